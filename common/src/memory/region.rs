@@ -1,0 +1,244 @@
+//! One anonymous mapping, page-aligned, zeroed, taken from the system as it is touched.
+//!
+//! Peers, the kernel and (for a RAM namespace) other reactors may write a region while we read it, so no
+//! Rust reference to its bytes ever exists: bytes are copied in and out. A shared region is copied by
+//! relaxed atomic words, which makes a race between two hosts an unspecified value and nothing worse.
+use std::io;
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    length: usize,
+    /// Whether several threads touch it.
+    shared: bool,
+}
+
+// SAFETY: a region which is not shared is used by the one reactor that made it (its constructor says so);
+// a shared one is accessed by relaxed atomics only. The mapping itself is not tied to a thread.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// A region of `length` bytes for one reactor.
+    ///
+    /// # Errors
+    /// When the system has no such address space left.
+    pub fn new(length: usize) -> io::Result<Arc<Self>> {
+        Self::map(length, false)
+    }
+
+    /// A region which several threads may read and write at once.
+    ///
+    /// # Errors
+    /// When the system has no such address space left.
+    pub fn new_shared(length: usize) -> io::Result<Arc<Self>> {
+        Self::map(length, true)
+    }
+
+    fn map(length: usize, shared: bool) -> io::Result<Arc<Self>> {
+        let size = NonZeroUsize::new(length).ok_or(io::ErrorKind::InvalidInput)?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice overlaps nothing.
+        let base = unsafe { mmap_anonymous(None, size, protection, flags) }?;
+        Ok(Arc::new(Self { base: base.cast(), length, shared }))
+    }
+
+    /// Where it lies in this process.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.base.as_ptr().expose_provenance() as u64
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The memory from `offset` on, `length` bytes of it, for the kernel or a device to use. The holder
+    /// sees to it that the region outlives that use.
+    ///
+    /// # Panics
+    /// If it does not lie inside.
+    #[must_use]
+    pub fn pointer(&self, offset: usize, length: usize) -> NonNull<u8> {
+        assert!(offset <= self.length && length <= self.length - offset, "beyond the region");
+        // SAFETY: the offset was just checked to lie within the mapping.
+        unsafe { self.base.add(offset) }
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        let to = self.pointer(offset, bytes.len());
+        if self.shared {
+            return copy_in_atomically(to, bytes);
+        }
+        // SAFETY: `to` is valid for that many bytes, and no Rust reference to a region's bytes exists, so
+        // `bytes` cannot overlap them.
+        unsafe { to.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Copies from `offset` on until `into` is full.
+    ///
+    /// # Panics
+    /// If the region ends before.
+    pub fn read(&self, offset: usize, into: &mut [u8]) {
+        let from = self.pointer(offset, into.len());
+        if self.shared {
+            return copy_out_atomically(from, into);
+        }
+        // SAFETY: `from` is valid for that many bytes, and `into`, a Rust reference, cannot overlap them.
+        unsafe { from.as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) }
+    }
+
+    /// Sets `length` bytes from `offset` on to zero.
+    ///
+    /// # Panics
+    /// If they do not lie inside.
+    pub fn zero(&self, offset: usize, length: usize) {
+        const ZEROES: [u8; 4096] = [0; 4096];
+        let mut done = 0;
+        while done < length {
+            let part = (length - done).min(ZEROES.len());
+            self.write(offset + done, &ZEROES[..part]);
+            done += part;
+        }
+    }
+
+    /// Gives the pages of a range back to the system; they read as zeroes afterwards. `offset` and
+    /// `length` are multiples of the page size.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn discard(&self, offset: usize, length: usize) -> io::Result<()> {
+        let at = self.pointer(offset, length);
+        // SAFETY: the range lies inside our own private anonymous mapping, whose bytes nobody holds a
+        // reference to; the advice only turns them into zeroes.
+        unsafe { nix::sys::mman::madvise(at.cast(), length, nix::sys::mman::MmapAdvise::MADV_DONTNEED) }?;
+        Ok(())
+    }
+
+    /// Copies `length` bytes of `from` at `from_offset` to `offset`.
+    ///
+    /// # Panics
+    /// If they do not lie inside.
+    pub fn copy_from(&self, offset: usize, from: &Self, from_offset: usize, length: usize) {
+        let mut staging = [0; 4096];
+        let mut done = 0;
+        while done < length {
+            let part = (length - done).min(staging.len());
+            from.read(from_offset + done, &mut staging[..part]);
+            self.write(offset + done, &staging[..part]);
+            done += part;
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever names its memory to the kernel holds the region.
+        let result = unsafe { munmap(self.base.cast(), self.length) };
+        debug_assert!(result.is_ok(), "munmap of our own mapping: {result:?}");
+    }
+}
+
+const WORD: usize = size_of::<u64>();
+
+/// Bytes before the first aligned word, and whole words after them.
+fn split(at: NonNull<u8>, length: usize) -> (usize, usize) {
+    let head = at.addr().get().wrapping_neg() % WORD;
+    let head = head.min(length);
+    (head, (length - head) / WORD)
+}
+
+fn byte_at<'a>(base: NonNull<u8>, offset: usize) -> &'a AtomicU8 {
+    // SAFETY: callers pass an offset inside a range they checked.
+    let at = unsafe { base.add(offset) };
+    // SAFETY: the byte is mapped, and everyone who touches a shared region does so by atomics.
+    unsafe { AtomicU8::from_ptr(at.as_ptr()) }
+}
+
+fn word_at<'a>(base: NonNull<u8>, offset: usize) -> &'a AtomicU64 {
+    // SAFETY: callers pass an offset inside a range they checked.
+    let at = unsafe { base.add(offset) }.cast::<u64>();
+    debug_assert!(at.is_aligned());
+    // SAFETY: the word is mapped and aligned, and everyone who touches a shared region does so by atomics.
+    unsafe { AtomicU64::from_ptr(at.as_ptr()) }
+}
+
+fn copy_in_atomically(to: NonNull<u8>, bytes: &[u8]) {
+    let (head, words) = split(to, bytes.len());
+    let tail = head + words * WORD;
+    let (middle, _) = bytes[head..].as_chunks::<WORD>();
+    for (index, word) in middle.iter().enumerate() {
+        word_at(to, head + index * WORD).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+    }
+    for offset in (0..head).chain(tail..bytes.len()) {
+        byte_at(to, offset).store(bytes[offset], Ordering::Relaxed);
+    }
+}
+
+fn copy_out_atomically(from: NonNull<u8>, into: &mut [u8]) {
+    let (head, words) = split(from, into.len());
+    let tail = head + words * WORD;
+    let (middle, _) = into[head..].as_chunks_mut::<WORD>();
+    for (index, word) in middle.iter_mut().enumerate() {
+        *word = word_at(from, head + index * WORD).load(Ordering::Relaxed).to_ne_bytes();
+    }
+    for offset in (0..head).chain(tail..into.len()) {
+        into[offset] = byte_at(from, offset).load(Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_back_at_any_offset_and_length() {
+        for region in [Region::new(8192).unwrap(), Region::new_shared(8192).unwrap()] {
+            for offset in [0, 1, 7, 8, 4090] {
+                for length in [0, 1, 3, 8, 9, 100, 4096] {
+                    let bytes: Vec<u8> = (0..length).map(|i| (i * 7 + offset) as u8).collect();
+                    region.write(offset, &bytes);
+                    let mut back = vec![0; length];
+                    region.read(offset, &mut back);
+                    assert_eq!(back, bytes, "{length} bytes at {offset}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn zeroing_and_discarding_leave_the_neighbours_alone() {
+        let region = Region::new_shared(3 * 4096).unwrap();
+        region.write(0, &[0xAA; 3 * 4096]);
+        region.discard(4096, 4096).unwrap();
+        region.zero(10, 5);
+        let mut back = vec![0; 3 * 4096];
+        region.read(0, &mut back);
+        let expected = |i: usize| if (10..15).contains(&i) || (4096..8192).contains(&i) { 0 } else { 0xAA };
+        assert!(back.iter().enumerate().all(|(i, &byte)| byte == expected(i)));
+    }
+
+    #[test]
+    #[should_panic(expected = "beyond the region")]
+    fn an_offset_beyond_the_end_is_caught() {
+        Region::new(4096).unwrap().write(4090, &[0; 7]);
+    }
+}

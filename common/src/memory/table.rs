@@ -1,0 +1,131 @@
+//! The regions of one reactor by number, so that plain numbers can be turned into memory, checked.
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::Region;
+use crate::verbs::Sge;
+
+/// Which region each `lkey` names. A provider that registers memory with an adapter keeps its own keys
+/// beside these numbers.
+#[derive(Debug, Default)]
+pub struct Memory {
+    regions: RefCell<Vec<Arc<Region>>>,
+}
+
+impl Memory {
+    #[must_use]
+    pub fn new() -> Rc<Self> {
+        Rc::default()
+    }
+
+    /// Gives a region its number. It stays alive as long as this table.
+    ///
+    /// # Panics
+    /// After four billion regions.
+    pub fn register(&self, region: Arc<Region>) -> u32 {
+        let mut regions = self.regions.borrow_mut();
+        regions.push(region);
+        u32::try_from(regions.len() - 1).expect("regions are few")
+    }
+
+    /// All of `region`'s memory from `offset` on, `length` bytes, under its number.
+    #[must_use]
+    pub fn sge(&self, lkey: u32, offset: u64, length: u32) -> Sge {
+        let address = self.regions.borrow()[index(lkey)].address() + offset;
+        Sge { address, length, lkey }
+    }
+
+    /// The memory itself, for the kernel. Whoever passes it on holds what keeps it (a lease, a message).
+    ///
+    /// # Panics
+    /// If the element does not lie in the region it names: a bug of ours, never a peer's doing.
+    #[must_use]
+    pub fn pointer(&self, sge: Sge) -> NonNull<u8> {
+        let regions = self.regions.borrow();
+        let region = &regions[index(sge.lkey)];
+        region.pointer(offset_in(region, sge), sge.length as usize)
+    }
+
+    /// Copies `bytes` to the start of `to`.
+    ///
+    /// # Panics
+    /// If they do not fit, or the element is not in its region.
+    pub fn write(&self, to: Sge, bytes: &[u8]) {
+        assert!(bytes.len() <= to.length as usize, "more bytes than room");
+        let regions = self.regions.borrow();
+        let region = &regions[index(to.lkey)];
+        region.write(offset_in(region, to), bytes);
+    }
+
+    /// Copies from the start of `from` until `into` is full.
+    ///
+    /// # Panics
+    /// If `from` is shorter, or the element is not in its region.
+    pub fn read(&self, from: Sge, into: &mut [u8]) {
+        assert!(into.len() <= from.length as usize, "less bytes than wanted");
+        let regions = self.regions.borrow();
+        let region = &regions[index(from.lkey)];
+        region.read(offset_in(region, from), into);
+    }
+
+    /// Copies all of `from` to the start of `to`.
+    ///
+    /// # Panics
+    /// If it does not fit, or an element is not in its region.
+    pub fn copy(&self, from: Sge, to: Sge) {
+        assert!(from.length <= to.length, "more bytes than room");
+        let regions = self.regions.borrow();
+        let (source, sink) = (&regions[index(from.lkey)], &regions[index(to.lkey)]);
+        sink.copy_from(offset_in(sink, to), source, offset_in(source, from), from.length as usize);
+    }
+
+    /// Sets all of `at` to zero.
+    ///
+    /// # Panics
+    /// If the element is not in its region.
+    pub fn zero(&self, at: Sge) {
+        let regions = self.regions.borrow();
+        let region = &regions[index(at.lkey)];
+        region.zero(offset_in(region, at), at.length as usize);
+    }
+}
+
+fn index(lkey: u32) -> usize {
+    lkey as usize
+}
+
+/// `wrapping_sub` turns an address before the region into an offset far beyond it, which the region refuses.
+fn offset_in(region: &Region, sge: Sge) -> usize {
+    usize::try_from(sge.address.wrapping_sub(region.address())).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_reach_their_bytes() {
+        let memory = Memory::new();
+        memory.register(Region::new(4096).unwrap());
+        let lkey = memory.register(Region::new(8192).unwrap());
+        let element = memory.sge(lkey, 100, 5);
+        memory.write(element, b"hello");
+        let elsewhere = memory.sge(0, 0, 8);
+        memory.copy(element, elsewhere);
+        let mut back = [0; 5];
+        memory.read(elsewhere, &mut back);
+        assert_eq!(&back, b"hello");
+    }
+
+    #[test]
+    #[should_panic(expected = "beyond the region")]
+    fn an_element_under_a_wrong_key_is_caught() {
+        let memory = Memory::new();
+        memory.register(Region::new(4096).unwrap());
+        memory.register(Region::new(4096).unwrap());
+        let element = memory.sge(1, 0, 16);
+        memory.write(Sge { lkey: 0, address: element.address.wrapping_sub(1 << 40), ..element }, &[1]);
+    }
+}

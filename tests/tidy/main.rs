@@ -1,0 +1,1 @@
+//! Rules that matter are tests.
