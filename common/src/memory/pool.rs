@@ -126,8 +126,7 @@ impl Drop for Lease {
 mod tests {
     use super::*;
 
-    const CLASSES: [SizeClass; 2] =
-        [SizeClass { size: 4096, count: 2 }, SizeClass { size: 65536, count: 1 }];
+    const CLASSES: [SizeClass; 2] = [SizeClass { size: 4096, count: 2 }, SizeClass { size: 65536, count: 1 }];
 
     #[test]
     fn the_smallest_free_class_serves() {

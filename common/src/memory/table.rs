@@ -4,6 +4,8 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use slab::Slab;
+
 use super::Region;
 use crate::verbs::Sge;
 
@@ -11,7 +13,7 @@ use crate::verbs::Sge;
 /// beside these numbers.
 #[derive(Debug, Default)]
 pub struct Memory {
-    regions: RefCell<Vec<Arc<Region>>>,
+    regions: RefCell<Slab<Arc<Region>>>,
 }
 
 impl Memory {
@@ -20,14 +22,20 @@ impl Memory {
         Rc::default()
     }
 
-    /// Gives a region its number. It stays alive as long as this table.
+    /// Gives a region its number. It stays alive until [`Self::unregister`], or as long as this table.
     ///
     /// # Panics
     /// After four billion regions.
     pub fn register(&self, region: Arc<Region>) -> u32 {
-        let mut regions = self.regions.borrow_mut();
-        regions.push(region);
-        u32::try_from(regions.len() - 1).expect("regions are few")
+        u32::try_from(self.regions.borrow_mut().insert(region)).expect("regions are few")
+    }
+
+    /// Takes a region's number away; another region may get it. Nothing in flight may name it any more.
+    ///
+    /// # Panics
+    /// If there is no region of this number.
+    pub fn unregister(&self, lkey: u32) -> Arc<Region> {
+        self.regions.borrow_mut().remove(index(lkey))
     }
 
     /// All of `region`'s memory from `offset` on, `length` bytes, under its number.

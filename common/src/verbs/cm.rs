@@ -27,13 +27,22 @@ pub struct CmRequest {
 pub enum CmEvent {
     Request(CmRequest),
     /// The connect of ours succeeded; here is the peer's private data.
-    Established { qp: QpHandle, private_data: PrivateData },
+    Established {
+        qp: QpHandle,
+        private_data: PrivateData,
+    },
     /// The connect of ours failed. The queue pair is gone.
-    Refused { qp: QpHandle, reason: RejectReason },
+    Refused {
+        qp: QpHandle,
+        reason: RejectReason,
+    },
     /// The connection has ended, by either side or by an error. Every posted work request completes as
     /// flushed, before or after this; then [`Connections::destroy`] may be called. Comes exactly once for
     /// each accepted or established queue pair.
-    Disconnected { qp: QpHandle, reason: String },
+    Disconnected {
+        qp: QpHandle,
+        reason: String,
+    },
 }
 
 /// Why a connect failed.

@@ -53,12 +53,7 @@ impl Token {
     /// `None` means the number is not one of ours: a bug of a provider, never a peer's doing.
     pub const fn from_bits(bits: u64) -> Option<Self> {
         let Some(kind) = Kind::from_byte((bits >> 56) as u8) else { return None };
-        Some(Self {
-            kind,
-            generation: (bits >> 32) as u16,
-            qpair: (bits >> 16) as u16,
-            slot: bits as u16,
-        })
+        Some(Self { kind, generation: (bits >> 32) as u16, qpair: (bits >> 16) as u16, slot: bits as u16 })
     }
 }
 
