@@ -1,1 +1,3 @@
-//! The initiator.
+//! The initiator as a library: attach NVMe namespaces over RDMA and use them, without the kernel's help.
+pub mod attach;
+pub mod volume;

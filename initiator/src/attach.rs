@@ -1,0 +1,48 @@
+//! One attached controller as a reactor runs it: the host machine, the provider below it and the exports
+//! above it.
+use std::rc::Rc;
+
+use ironside_common::memory::{Memory, Pool};
+use ironside_common::time::Time;
+use ironside_common::verbs::Token;
+
+use crate::volume::{Completed, Geometry, Volume};
+
+/// What an export may use while it is being called.
+pub struct Context<'a> {
+    pub volume: &'a mut dyn Volume,
+    /// Buffers the volume can transfer from and to. A lease must outlive the request that names it.
+    pub pool: &'a Rc<Pool>,
+    /// The bytes behind leases.
+    pub memory: &'a Memory,
+    pub now: Time,
+}
+
+/// Something that offers one volume to others, inside the reactor of its controller.
+///
+/// The reactor calls [`Self::turn`] until nothing is left to do; then [`Self::arm`], one more look, and
+/// sleep.
+pub trait Export {
+    /// Looks at whatever it polls. True if something was done, so that nobody goes to sleep yet.
+    fn turn(&mut self, context: &mut Context<'_>) -> bool;
+
+    /// One of its requests has ended.
+    fn completed(&mut self, context: &mut Context<'_>, completed: Completed);
+
+    /// An entry of the ring with a token of its own has completed.
+    fn on_ring(&mut self, context: &mut Context<'_>, token: Token, result: i32);
+
+    /// The reactor is about to sleep: whatever should wake it has to be in the ring.
+    fn arm(&mut self, context: &mut Context<'_>);
+
+    /// When it wants to be called again at the latest.
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+
+    /// The volume has changed: its size, or what it offers.
+    fn changed(&mut self, _context: &mut Context<'_>, _geometry: Geometry) {}
+
+    /// Asked to end: refuse what is new, let go of peers. True once nothing is left.
+    fn close(&mut self, context: &mut Context<'_>) -> bool;
+}
