@@ -68,7 +68,7 @@ pub struct Received {
 pub enum Event {
     Received(Received),
     Completed(Wc),
-    Connection(CmEvent),
+    Connection(Box<CmEvent>),
 }
 
 /// The completion side, common to both roles.
