@@ -1,3 +1,5 @@
-//! Providers of RDMA: each implements the traits of [`crate::verbs`] over something that carries bytes.
+//! Providers: what stands behind the verbs traits.
 #[cfg(feature = "sim")]
 pub mod sim;
+pub mod soft;
+pub mod tcp;
