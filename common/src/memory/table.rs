@@ -38,6 +38,15 @@ impl Memory {
         self.regions.borrow_mut().remove(index(lkey))
     }
 
+    /// The region of this number.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn region(&self, lkey: u32) -> Arc<Region> {
+        Arc::clone(&self.regions.borrow()[index(lkey)])
+    }
+
     /// All of `region`'s memory from `offset` on, `length` bytes, under its number.
     #[must_use]
     pub fn sge(&self, lkey: u32, offset: u64, length: u32) -> Sge {
