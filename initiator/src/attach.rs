@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use ironside_common::memory::{Memory, Pool};
+use ironside_common::reactor::Ring;
 use ironside_common::time::Time;
 use ironside_common::verbs::Token;
 
@@ -11,6 +12,8 @@ use crate::volume::{Completed, Geometry, Volume};
 /// What an export may use while it is being called.
 pub struct Context<'a> {
     pub volume: &'a mut dyn Volume,
+    /// Tokens of an export are of the source [`ironside_common::reactor::source::EXPORT`].
+    pub ring: &'a mut Ring,
     /// Buffers the volume can transfer from and to. A lease must outlive the request that names it.
     pub pool: &'a Rc<Pool>,
     /// The bytes behind leases.
