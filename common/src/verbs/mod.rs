@@ -61,10 +61,6 @@ pub struct Received {
 
 /// What a provider has to say. Flushed receives are not reported: the provider keeps its buffers.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "an event is moved once, from the provider to its reader; a box would allocate"
-)]
 pub enum Event {
     Received(Received),
     Completed(Wc),

@@ -1,0 +1,47 @@
+# Everything a developer runs, and all that CI runs: `make lint` and `make test`.
+# `make help` lists the targets; each installs what it needs by tests/install, or says what is missing.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+build: ## both binaries and the tools, optimised, in build/release
+	tests/install build
+	cargo build --release --locked --bins
+
+demo: build ## a volume served, attached and measured on this machine, as root; under three minutes
+	demo/run
+
+test: ## every test but the soak (under 35 minutes on two cores)
+	tests/run full
+
+test-fast: ## unit, property and tidy tests, and a short simulation (under 5 minutes)
+	tests/run fast
+
+test-soak: ## what takes longer: long simulations, repeated kills
+	tests/run soak
+
+test-interop: ## clients we did not write: kernels in a VM, PyPI's initiator, NBD clients
+	tests/run interop
+
+lint: ## rustfmt, clippy, licences of what we depend on
+	tests/install lint
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo deny --locked --all-features check licenses bans sources
+
+fuzz: ## a minute per fuzz target, where a nightly toolchain and cargo-fuzz are to be had
+	fuzz/run
+
+bench: ## the figures of docs/performance.md, on this machine
+	tests/install build
+	cargo build --release --locked --bins
+	build/release/ironside-tools perf --suite
+
+clean: ## Cargo's output, and what the tests left
+	cargo clean
+	rm -rf fuzz/build
+
+.PHONY: help build demo test test-fast test-soak test-interop lint fuzz bench clean

@@ -1,0 +1,114 @@
+//! One Rust file as tokens: comments and strings cannot be mistaken for code, and every token has a line.
+use std::ops::RangeInclusive;
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+use crate::tree;
+
+pub(crate) struct Source {
+    pub(crate) path: String,
+    pub(crate) text: String,
+    pub(crate) tokens: Vec<Token>,
+    /// Lines of items under `#[cfg(test)]`, and of the whole file if all of it is tests.
+    tests: Vec<RangeInclusive<usize>>,
+}
+
+/// One token, with groups opened out into their delimiters.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Token {
+    pub(crate) text: String,
+    pub(crate) line: usize,
+}
+
+impl Source {
+    pub(crate) fn all() -> Vec<Self> {
+        let rust = tree::texts().into_iter().filter(|(path, _)| path.ends_with(".rs"));
+        rust.map(|(path, text)| Self::new(path, text)).collect()
+    }
+
+    pub(crate) fn new(path: String, text: String) -> Self {
+        let stream: TokenStream = text.parse().unwrap_or_else(|error| panic!("{path}: {error}"));
+        let mut tokens = Vec::new();
+        flatten(stream, &mut tokens);
+        let mut tests = test_items(&tokens);
+        let all = path.starts_with("tests/") || path.ends_with("/tests.rs") || path.contains("/tests/");
+        if all {
+            tests.push(0..=usize::MAX);
+        }
+        Self { path, text, tokens, tests }
+    }
+
+    pub(crate) fn is_test(&self, line: usize) -> bool {
+        self.tests.iter().any(|lines| lines.contains(&line))
+    }
+
+    /// Lines where the tokens read exactly like `words`, which are separated by spaces.
+    pub(crate) fn lines_with(&self, words: &str) -> Vec<usize> {
+        let words: Vec<&str> = words.split(' ').collect();
+        let reads =
+            |window: &&[Token]| window.iter().map(|token| token.text.as_str()).eq(words.iter().copied());
+        self.tokens.windows(words.len()).filter(reads).map(|window| window[0].line).collect()
+    }
+}
+
+/// The index of the delimiter which closes the one at `open`.
+pub(crate) fn closing(tokens: &[Token], open: usize) -> usize {
+    let mut depth = 0_usize;
+    for (index, token) in tokens.iter().enumerate().skip(open) {
+        match token.text.as_str() {
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return index;
+        }
+    }
+    panic!("Rust delimiters are balanced");
+}
+
+fn flatten(stream: TokenStream, into: &mut Vec<Token>) {
+    for tree in stream {
+        let line = tree.span().start().line;
+        let TokenTree::Group(group) = tree else {
+            into.push(Token { text: tree.to_string(), line });
+            continue;
+        };
+        let (open, close) = match group.delimiter() {
+            Delimiter::Parenthesis => ("(", ")"),
+            Delimiter::Brace => ("{", "}"),
+            Delimiter::Bracket => ("[", "]"),
+            Delimiter::None => ("", ""),
+        };
+        into.push(Token { text: open.into(), line });
+        let last = group.span_close().end().line;
+        flatten(group.stream(), into);
+        into.push(Token { text: close.into(), line: last });
+    }
+}
+
+/// Each item under `#[cfg(test)]`: from the attribute to the end of its braces, or its semicolon.
+fn test_items(tokens: &[Token]) -> Vec<RangeInclusive<usize>> {
+    let attribute = ["#", "[", "cfg", "(", "test", ")", "]"];
+    let mut items = Vec::new();
+    for start in 0..tokens.len().saturating_sub(attribute.len()) {
+        if !tokens[start..].iter().map(|token| token.text.as_str()).zip(attribute).all(|(a, b)| a == b) {
+            continue;
+        }
+        let body = start + attribute.len();
+        let end = (body..tokens.len()).find(|index| matches!(tokens[*index].text.as_str(), "{" | ";"));
+        let Some(end) = end else { continue };
+        let last = if tokens[end].text == "{" { closing(tokens, end) } else { end };
+        items.push(tokens[start].line..=tokens[last].line);
+    }
+    items
+}
+
+#[test]
+fn code_is_told_from_comments_strings_and_tests() {
+    let text =
+        "//! unwrap(\nfn a() { b(\"unwrap(\"); }\n#[cfg(test)]\nmod tests {\n fn c() { d.unwrap(); }\n}\n";
+    let source = Source::new("common/src/a.rs".into(), text.into());
+    assert_eq!(source.lines_with("unwrap ("), [5]);
+    assert!(source.is_test(5) && !source.is_test(2));
+}
