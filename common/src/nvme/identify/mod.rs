@@ -1,0 +1,15 @@
+//! The structures Identify returns (protocol sections D.2 and D.3), for both ends: the target builds them, the
+//! initiator reads them. Each fills 4096 bytes, so all lists have a fixed size.
+mod controller;
+mod list;
+mod namespace;
+
+pub use controller::{Cmic, Controller, ControllerType, Lpa, Oncs, Sgls};
+pub use list::{
+    ActiveNamespaces, Descriptor, DescriptorWriter, active_namespaces, command_sets, descriptors,
+    write_active_namespaces,
+};
+pub use namespace::{CommandSetController, CommandSetNamespace, IndependentNamespace, LbaFormat, Namespace};
+
+/// Bytes of every Identify structure.
+pub const SIZE: u32 = 4096;

@@ -1,0 +1,379 @@
+//! I/O commands of the NVM command set and their meaning (protocol section E).
+use std::fmt;
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::bits::{bit, bits, place};
+use super::{Command, IoOpcode, Status, Transfer};
+
+/// What of a namespace a request is checked against.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Geometry {
+    /// Binary logarithm of the block size in bytes: 9 or 12.
+    pub block_shift: u8,
+    /// Size of the namespace.
+    pub blocks: u64,
+    /// Most bytes one command may move: MDTS in bytes.
+    pub transfer_max: u32,
+}
+
+impl Geometry {
+    /// So many blocks in bytes. Does not overflow for blocks of a request that was parsed against this.
+    #[must_use]
+    pub const fn bytes(&self, blocks: u64) -> u64 {
+        blocks << self.block_shift
+    }
+
+    /// In bytes.
+    #[must_use]
+    pub const fn block_size(&self) -> u32 {
+        1 << self.block_shift
+    }
+
+    fn check_range(&self, lba: u64, blocks: u64) -> Result<(), Status> {
+        match lba.checked_add(blocks) {
+            Some(end) if end <= self.blocks => Ok(()),
+            _ => Err(Status::LBA_OUT_OF_RANGE),
+        }
+    }
+
+    fn check_transfer(&self, blocks: u32) -> Result<(), Status> {
+        if self.bytes(blocks.into()) > self.transfer_max.into() { Err(Status::INVALID_FIELD) } else { Ok(()) }
+    }
+}
+
+/// An I/O command that is well-formed and lies within its namespace. `blocks` is a count, at least one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Request {
+    Read {
+        lba: u64,
+        blocks: u32,
+        fua: bool,
+    },
+    Write {
+        lba: u64,
+        blocks: u32,
+        fua: bool,
+    },
+    Compare {
+        lba: u64,
+        blocks: u32,
+        fua: bool,
+    },
+    /// A read without a transfer.
+    Verify {
+        lba: u64,
+        blocks: u32,
+        fua: bool,
+    },
+    Flush,
+    /// Up to 65536 blocks, whatever the transfer limit.
+    WriteZeroes {
+        lba: u64,
+        blocks: u32,
+        /// The blocks may be deallocated if they then read as zeros.
+        deallocate: bool,
+        fua: bool,
+    },
+    /// `ranges` of [`Range`] come as data; see [`Ranges::parse`].
+    DatasetManagement {
+        ranges: u16,
+        deallocate: bool,
+    },
+    /// Well-formed for all we know. To be answered with Invalid Opcode.
+    Unknown(IoOpcode),
+}
+
+impl Request {
+    /// Reads `command`, whose namespace has the given geometry. The NSID and the data pointer are not
+    /// looked at; for the latter see [`Request::transfer`].
+    ///
+    /// # Errors
+    /// What to answer: Invalid Field for a fused command or one beyond the transfer limit, LBA Out of Range.
+    pub fn parse(command: &Command, geometry: &Geometry) -> Result<Self, Status> {
+        if command.fuse() != 0 {
+            return Err(Status::INVALID_FIELD);
+        }
+        let opcode = IoOpcode(command.opcode);
+        let Extent { lba, blocks, fua, deallocate } = Extent::read(command);
+        let request = match opcode {
+            IoOpcode::FLUSH => return Ok(Self::Flush),
+            IoOpcode::DATASET_MANAGEMENT => return Ok(Self::dataset_management(command)),
+            IoOpcode::READ => Self::Read { lba, blocks, fua },
+            IoOpcode::WRITE => Self::Write { lba, blocks, fua },
+            IoOpcode::COMPARE => Self::Compare { lba, blocks, fua },
+            IoOpcode::VERIFY => Self::Verify { lba, blocks, fua },
+            IoOpcode::WRITE_ZEROES => Self::WriteZeroes { lba, blocks, deallocate, fua },
+            unknown => return Ok(Self::Unknown(unknown)),
+        };
+        geometry.check_range(lba, blocks.into())?;
+        if !matches!(request, Self::WriteZeroes { .. }) {
+            geometry.check_transfer(blocks)?;
+        }
+        Ok(request)
+    }
+
+    /// What has to move before or after, of blocks as large as `geometry` says.
+    #[must_use]
+    pub const fn transfer(&self, geometry: &Geometry) -> Transfer {
+        match *self {
+            Self::Read { blocks, .. } => Transfer::ToHost(blocks << geometry.block_shift),
+            Self::Write { blocks, .. } | Self::Compare { blocks, .. } => {
+                Transfer::FromHost(blocks << geometry.block_shift)
+            }
+            Self::DatasetManagement { ranges, .. } => Transfer::FromHostAtLeast(ranges as u32 * Range::SIZE),
+            Self::Verify { .. } | Self::Flush | Self::WriteZeroes { .. } | Self::Unknown(_) => Transfer::None,
+        }
+    }
+
+    /// Whether it changes the medium, which a write-protected namespace refuses.
+    #[must_use]
+    pub const fn changes_medium(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::WriteZeroes { .. } | Self::DatasetManagement { .. })
+    }
+
+    /// The command which asks for this, its data pointer still to be set.
+    ///
+    /// # Panics
+    /// If a count is zero or wider than its field.
+    #[must_use]
+    pub fn to_command(&self, cid: u16, nsid: u32) -> Command {
+        let (opcode, extent) = match *self {
+            Self::Read { lba, blocks, fua } => (IoOpcode::READ, Extent::new(lba, blocks, fua)),
+            Self::Write { lba, blocks, fua } => (IoOpcode::WRITE, Extent::new(lba, blocks, fua)),
+            Self::Compare { lba, blocks, fua } => (IoOpcode::COMPARE, Extent::new(lba, blocks, fua)),
+            Self::Verify { lba, blocks, fua } => (IoOpcode::VERIFY, Extent::new(lba, blocks, fua)),
+            Self::WriteZeroes { lba, blocks, deallocate, fua } => {
+                (IoOpcode::WRITE_ZEROES, Extent { deallocate, ..Extent::new(lba, blocks, fua) })
+            }
+            Self::Flush => return Command::new(IoOpcode::FLUSH.0, cid, nsid),
+            Self::Unknown(opcode) => return Command::new(opcode.0, cid, nsid),
+            Self::DatasetManagement { ranges, deallocate } => {
+                return Command {
+                    cdw10: (place(u64::from(ranges) - 1, 7, 0) as u32).into(),
+                    cdw11: (place(deallocate.into(), 2, 2) as u32).into(),
+                    ..Command::new(IoOpcode::DATASET_MANAGEMENT.0, cid, nsid)
+                };
+            }
+        };
+        extent.write(Command::new(opcode.0, cid, nsid))
+    }
+
+    fn dataset_management(command: &Command) -> Self {
+        Self::DatasetManagement {
+            ranges: bits(command.cdw10.into(), 7, 0) as u16 + 1,
+            deallocate: bit(command.cdw11.into(), 2),
+        }
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, lba, blocks, fua) = match *self {
+            Self::Read { lba, blocks, fua } => ("Read", lba, blocks, fua),
+            Self::Write { lba, blocks, fua } => ("Write", lba, blocks, fua),
+            Self::Compare { lba, blocks, fua } => ("Compare", lba, blocks, fua),
+            Self::Verify { lba, blocks, fua } => ("Verify", lba, blocks, fua),
+            Self::WriteZeroes { lba, blocks, fua, .. } => ("Write Zeroes", lba, blocks, fua),
+            Self::Flush => return f.write_str("Flush"),
+            Self::DatasetManagement { ranges, deallocate } => {
+                let what = if deallocate { ", deallocate" } else { "" };
+                return write!(f, "Dataset Management of {ranges} ranges{what}");
+            }
+            Self::Unknown(opcode) => return opcode.fmt(f),
+        };
+        write!(f, "{name} of {blocks} blocks at {lba}")?;
+        if matches!(self, Self::WriteZeroes { deallocate: true, .. }) {
+            f.write_str(", deallocate")?;
+        }
+        f.write_str(if fua { ", FUA" } else { "" })
+    }
+}
+
+/// The fields which all commands on a range of blocks share.
+struct Extent {
+    lba: u64,
+    blocks: u32,
+    fua: bool,
+    deallocate: bool,
+}
+
+impl Extent {
+    const fn new(lba: u64, blocks: u32, fua: bool) -> Self {
+        Self { lba, blocks, fua, deallocate: false }
+    }
+
+    fn read(command: &Command) -> Self {
+        let cdw12 = u64::from(command.cdw12);
+        Self {
+            lba: command.cdw10_11(),
+            blocks: bits(cdw12, 15, 0) as u32 + 1,
+            fua: bit(cdw12, 30),
+            deallocate: bit(cdw12, 25),
+        }
+    }
+
+    fn write(&self, mut command: Command) -> Command {
+        command.set_cdw10_11(self.lba);
+        let cdw12 = place(u64::from(self.blocks) - 1, 15, 0)
+            | place(self.deallocate.into(), 25, 25)
+            | place(self.fua.into(), 30, 30);
+        command.cdw12 = (cdw12 as u32).into();
+        command
+    }
+}
+
+/// One range of a Dataset Management command as it is on the wire.
+#[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct Range {
+    /// Hints, which may be ignored.
+    pub context: U32,
+    /// A count: zero is a range of nothing.
+    pub blocks: U32,
+    pub lba: U64,
+}
+
+const _: () = assert!(size_of::<Range>() == Range::SIZE as usize);
+
+impl Range {
+    /// In bytes.
+    pub const SIZE: u32 = 16;
+
+    #[must_use]
+    pub fn new(lba: u64, blocks: u32) -> Self {
+        Self { context: 0.into(), blocks: blocks.into(), lba: lba.into() }
+    }
+}
+
+/// The ranges of a Dataset Management command, each of which lies within the namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct Ranges<'a>(&'a [Range]);
+
+impl<'a> Ranges<'a> {
+    /// Most ranges in one command.
+    pub const MAX: u16 = 256;
+
+    /// The first `ranges` ranges of `data`.
+    ///
+    /// # Errors
+    /// Data SGL Length Invalid if `data` is too short, LBA Out of Range.
+    pub fn parse(data: &'a [u8], ranges: u16, geometry: &Geometry) -> Result<Self, Status> {
+        let (list, _) = <[Range]>::ref_from_prefix_with_elems(data, ranges.into())
+            .map_err(|_| Status::DATA_SGL_LENGTH_INVALID)?;
+        for range in list {
+            geometry.check_range(range.lba.get(), range.blocks.get().into())?;
+        }
+        Ok(Self(list))
+    }
+
+    /// Each range as (LBA, blocks), without those of nothing.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u32)> + use<'a> {
+        self.0.iter().map(|range| (range.lba.get(), range.blocks.get())).filter(|&(_, blocks)| blocks > 0)
+    }
+}
+
+/// The fields of an I/O command in words, behind its name.
+pub(super) fn describe(command: &Command, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, " nsid {}", command.nsid)?;
+    let unlimited = Geometry { block_shift: 0, blocks: u64::MAX, transfer_max: u32::MAX };
+    match Request::parse(&Command { flags: Command::SGL_FLAGS, ..*command }, &unlimited) {
+        Ok(Request::Flush | Request::Unknown(_)) => Ok(()),
+        Ok(request) => write!(f, ": {request}"),
+        Err(status) => write!(f, ": {status}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nvme::{DataPointer, QueueKind};
+    use crate::verbs::Remote;
+
+    const GEOMETRY: Geometry = Geometry { block_shift: 9, blocks: 0x2000, transfer_max: 1 << 20 };
+
+    fn parse(request: Request) -> Result<Request, Status> {
+        Request::parse(&request.to_command(7, 1), &GEOMETRY)
+    }
+
+    /// `02400510 01000000 …` of the protocol's vectors.
+    #[test]
+    fn read_is_encoded_as_the_specification_has_it() {
+        let pointer = DataPointer::Keyed {
+            remote: Remote { address: 0x7F00_0000_1000, rkey: 0x00AB_CD01 },
+            length: 4096,
+            invalidate: true,
+        };
+        let request = Request::Read { lba: 0x1234, blocks: 8, fua: false };
+        let command = request.to_command(0x1005, 1).with_data(pointer);
+        let mut expected = [0; 64];
+        expected[..8].copy_from_slice(&[2, 0x40, 5, 0x10, 1, 0, 0, 0]);
+        expected[24..40].copy_from_slice(&[0, 0x10, 0, 0, 0, 0x7F, 0, 0, 0, 0x10, 0, 1, 0xCD, 0xAB, 0, 0x4F]);
+        expected[40..50].copy_from_slice(&[0x34, 0x12, 0, 0, 0, 0, 0, 0, 7, 0]);
+        assert_eq!(command.to_bytes(), expected);
+        assert_eq!(Request::parse(&command, &GEOMETRY), Ok(request));
+        assert_eq!(request.transfer(&GEOMETRY), Transfer::ToHost(4096));
+        assert_eq!(
+            command.on(QueueKind::Io).to_string(),
+            "Read cid 0x1005 nsid 1: Read of 8 blocks at 4660, 4096 bytes at 0x7f0000001000 key 0x00abcd01 to \
+             be invalidated"
+        );
+    }
+
+    #[test]
+    fn every_request_survives_its_command() {
+        let (lba, blocks) = (5, 16);
+        for fua in [false, true] {
+            for request in [
+                Request::Read { lba, blocks, fua },
+                Request::Write { lba, blocks, fua },
+                Request::Compare { lba, blocks, fua },
+                Request::Verify { lba, blocks, fua },
+                Request::WriteZeroes { lba, blocks, fua, deallocate: !fua },
+                Request::DatasetManagement { ranges: 256, deallocate: fua },
+                Request::Flush,
+                Request::Unknown(IoOpcode(0x19)),
+            ] {
+                assert_eq!(parse(request), Ok(request));
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_block_is_in_and_the_one_behind_is_out() {
+        let read = |lba, blocks| parse(Request::Read { lba, blocks, fua: false });
+        assert!(read(0x1FFF, 1).is_ok());
+        assert_eq!(read(0x1FFF, 2), Err(Status::LBA_OUT_OF_RANGE));
+        assert_eq!(read(u64::MAX, 1), Err(Status::LBA_OUT_OF_RANGE));
+        assert_eq!(read(u64::MAX - 5, 16), Err(Status::LBA_OUT_OF_RANGE));
+    }
+
+    #[test]
+    fn the_transfer_limit_does_not_bind_write_zeroes() {
+        let (lba, fua) = (0, false);
+        assert!(parse(Request::Write { lba, blocks: 2048, fua }).is_ok());
+        assert_eq!(parse(Request::Write { lba, blocks: 2049, fua }), Err(Status::INVALID_FIELD));
+        assert_eq!(parse(Request::Verify { lba, blocks: 2049, fua }), Err(Status::INVALID_FIELD));
+        assert!(parse(Request::WriteZeroes { lba, blocks: 0x2000, deallocate: true, fua }).is_ok());
+    }
+
+    #[test]
+    fn fused_commands_are_refused() {
+        let command = Command { flags: 0x41, ..Request::Flush.to_command(0, 1) };
+        assert_eq!(Request::parse(&command, &GEOMETRY), Err(Status::INVALID_FIELD));
+    }
+
+    #[test]
+    fn dataset_management_ranges() {
+        let list = [Range::new(0, 8), Range::new(9, 0), Range::new(0x1FFF, 1)];
+        let ranges = Ranges::parse(list.as_bytes(), 3, &GEOMETRY).unwrap();
+        assert!(ranges.iter().eq([(0, 8), (0x1FFF, 1)]));
+        assert!(Ranges::parse(list.as_bytes(), 1, &GEOMETRY).unwrap().iter().eq([(0, 8)]));
+        assert_eq!(Ranges::parse(list.as_bytes(), 4, &GEOMETRY).err(), Some(Status::DATA_SGL_LENGTH_INVALID));
+        let beyond = [Range::new(u64::MAX, u32::MAX)];
+        assert_eq!(Ranges::parse(beyond.as_bytes(), 1, &GEOMETRY).err(), Some(Status::LBA_OUT_OF_RANGE));
+        let request = Request::DatasetManagement { ranges: 3, deallocate: true };
+        assert_eq!(request.transfer(&GEOMETRY), Transfer::FromHostAtLeast(48));
+    }
+}

@@ -1,0 +1,301 @@
+//! The structures Get Log Page returns (protocol section D.4), except the discovery log.
+use std::fmt;
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::Status;
+
+/// LID: which log page.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LogPageId(pub u8);
+
+impl LogPageId {
+    pub const SUPPORTED_PAGES: Self = Self(0x00);
+    pub const ERROR: Self = Self(0x01);
+    pub const SMART: Self = Self(0x02);
+    pub const FIRMWARE_SLOTS: Self = Self(0x03);
+    pub const CHANGED_NAMESPACES: Self = Self(0x04);
+    pub const EFFECTS: Self = Self(0x05);
+    pub const ANA: Self = Self(0x0C);
+    pub const DISCOVERY: Self = Self(0x70);
+    pub const RESERVATION_NOTIFICATION: Self = Self(0x80);
+}
+
+impl fmt::Display for LogPageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            Self::SUPPORTED_PAGES => "Supported Log Pages",
+            Self::ERROR => "Error Information",
+            Self::SMART => "SMART / Health Information",
+            Self::FIRMWARE_SLOTS => "Firmware Slot Information",
+            Self::CHANGED_NAMESPACES => "Changed Namespace List",
+            Self::EFFECTS => "Commands Supported and Effects",
+            Self::ANA => "Asymmetric Namespace Access",
+            Self::DISCOVERY => "Discovery",
+            Self::RESERVATION_NOTIFICATION => "Reservation Notification",
+            Self(other) => return write!(f, "log page {other:#04x}"),
+        })
+    }
+}
+
+/// Which log pages there are (page 00h), as it is on the wire.
+#[derive(Clone, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct SupportedPages {
+    /// Bit 0 of the page's double word: supported.
+    pub pages: [U32; 256],
+}
+
+const _: () = assert!(size_of::<SupportedPages>() == 1024);
+
+impl SupportedPages {
+    #[must_use]
+    pub fn new(pages: impl IntoIterator<Item = LogPageId>) -> Self {
+        let mut supported = Self::new_zeroed();
+        for page in pages {
+            supported.pages[usize::from(page.0)] = 1.into();
+        }
+        supported
+    }
+
+    #[must_use]
+    pub fn contains(&self, page: LogPageId) -> bool {
+        self.pages[usize::from(page.0)].get() & 1 == 1
+    }
+}
+
+/// One entry of the error log (page 01h) as it is on the wire. All zero if unused.
+#[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct ErrorEntry {
+    /// Which error of this controller it was, from 1.
+    pub count: U64,
+    pub sqid: U16,
+    pub cid: U16,
+    /// As in the completion.
+    pub status_field: U16,
+    /// Byte of the command in error, and the bit of it from bit 8; 0xFFFF for none in particular.
+    pub parameter_location: U16,
+    pub lba: U64,
+    pub nsid: U32,
+    pub vendor: u8,
+    pub transport_type: u8,
+    pub reserved_30: [u8; 2],
+    pub command_specific: U64,
+    pub transport_specific: U16,
+    pub reserved_42: [u8; 22],
+}
+
+const _: () = assert!(size_of::<ErrorEntry>() == 64);
+
+impl ErrorEntry {
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status::from_field(self.status_field.get())
+    }
+}
+
+impl fmt::Display for ErrorEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.count.get() == 0 {
+            return f.write_str("no error");
+        }
+        write!(f, "error {} of queue {} cid {:#06x}: {}", self.count, self.sqid, self.cid, self.status())?;
+        write!(f, ", nsid {} LBA {}", self.nsid, self.lba)
+    }
+}
+
+/// SMART / health information (page 02h) as it is on the wire. Counters have 16 bytes.
+#[derive(Clone, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct Smart {
+    pub critical_warning: u8,
+    pub temperature_k: U16,
+    pub available_spare_percent: u8,
+    pub spare_threshold_percent: u8,
+    pub used_percent: u8,
+    pub endurance_warning: u8,
+    pub reserved_7: [u8; 25],
+    /// In thousands of 512 bytes.
+    pub units_read: Counter,
+    pub units_written: Counter,
+    pub host_reads: Counter,
+    pub host_writes: Counter,
+    pub busy_minutes: Counter,
+    pub power_cycles: Counter,
+    pub power_on_hours: Counter,
+    pub unsafe_shutdowns: Counter,
+    pub media_errors: Counter,
+    pub error_log_entries: Counter,
+    pub warning_temperature_minutes: U32,
+    pub critical_temperature_minutes: U32,
+    pub sensors_k: [U16; 8],
+    pub reserved_216: [u8; 296],
+}
+
+const _: () = {
+    assert!(size_of::<Smart>() == 512);
+    assert!(std::mem::offset_of!(Smart, error_log_entries) == 176);
+};
+
+/// A counter of 16 bytes.
+pub type Counter = zerocopy::little_endian::U128;
+
+impl fmt::Display for Smart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "health: warning {:#04x}, {} K, ", self.critical_warning, self.temperature_k)?;
+        write!(f, "{} % spare, {} % used, ", self.available_spare_percent, self.used_percent)?;
+        write!(f, "{} reads, {} writes, ", self.host_reads, self.host_writes)?;
+        write!(f, "{} media errors", self.media_errors)
+    }
+}
+
+/// Firmware slots (page 03h) as it is on the wire.
+#[derive(Clone, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct FirmwareSlots {
+    /// Bits 2:0: the active slot.
+    pub active: u8,
+    pub reserved_1: [u8; 7],
+    pub revisions: [[u8; 8]; 7],
+    pub reserved_64: [u8; 448],
+}
+
+const _: () = assert!(size_of::<FirmwareSlots>() == 512);
+
+/// Which namespaces changed (page 04h) as it is on the wire.
+#[derive(Clone, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct ChangedNamespaces {
+    pub nsids: [U32; 1024],
+}
+
+const _: () = assert!(size_of::<ChangedNamespaces>() == 4096);
+
+impl ChangedNamespaces {
+    /// Most namespaces the page can name.
+    pub const MAX: usize = 1024;
+
+    /// `changed` ascending; if there are more than fit, the page says just that.
+    #[must_use]
+    pub fn new(changed: &[u32]) -> Self {
+        let mut page = Self::new_zeroed();
+        if changed.len() > Self::MAX {
+            page.nsids[0] = super::ALL_NAMESPACES.into();
+        } else {
+            page.nsids.iter_mut().zip(changed).for_each(|(to, &nsid)| *to = nsid.into());
+        }
+        page
+    }
+
+    /// `None` if more changed than the page can name.
+    #[must_use]
+    pub fn changed(&self) -> Option<impl Iterator<Item = u32> + '_> {
+        (self.nsids[0].get() != super::ALL_NAMESPACES)
+            .then(|| self.nsids.iter().map(|nsid| nsid.get()).take_while(|&nsid| nsid != 0))
+    }
+}
+
+/// Which commands there are, and what they touch (page 05h), as it is on the wire.
+#[derive(Clone, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct Effects {
+    pub admin: [U32; 256],
+    pub io: [U32; 256],
+    pub reserved_2048: [u8; 2048],
+}
+
+const _: () = assert!(size_of::<Effects>() == 4096);
+
+impl Effects {
+    /// The command is supported.
+    pub const SUPPORTED: u32 = 1 << 0;
+    /// The command may change the content of logical blocks.
+    pub const CHANGES_BLOCKS: u32 = 1 << 1;
+}
+
+/// Head of the asymmetric namespace access log (page 0Ch) as it is on the wire.
+#[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct AnaHeader {
+    pub change_count: U64,
+    pub groups: U16,
+    pub reserved_10: [u8; 6],
+}
+
+const _: () = assert!(size_of::<AnaHeader>() == 16);
+
+/// One group of the asymmetric namespace access log as it is on the wire; its NSIDs follow.
+#[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct AnaGroup {
+    pub group: U32,
+    pub nsids: U32,
+    pub change_count: U64,
+    pub state: u8,
+    pub reserved_17: [u8; 15],
+}
+
+const _: () = assert!(size_of::<AnaGroup>() == 32);
+
+/// State of a group of namespaces on one controller.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct AnaState(pub u8);
+
+impl AnaState {
+    pub const OPTIMIZED: Self = Self(0x1);
+    pub const NON_OPTIMIZED: Self = Self(0x2);
+    pub const INACCESSIBLE: Self = Self(0x3);
+    pub const PERSISTENT_LOSS: Self = Self(0x4);
+    pub const CHANGE: Self = Self(0xF);
+}
+
+impl fmt::Display for AnaState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            Self::OPTIMIZED => "optimized",
+            Self::NON_OPTIMIZED => "non-optimized",
+            Self::INACCESSIBLE => "inaccessible",
+            Self::PERSISTENT_LOSS => "persistent loss",
+            Self::CHANGE => "change",
+            Self(other) => return write!(f, "state {other:#x}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn supported_pages_are_by_their_number() {
+        let pages = SupportedPages::new([LogPageId::SMART, LogPageId::DISCOVERY]);
+        assert!(pages.contains(LogPageId::SMART) && pages.contains(LogPageId::DISCOVERY));
+        assert!(!pages.contains(LogPageId::ERROR));
+        assert_eq!(pages.as_bytes()[8..12], [1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn changed_namespaces_say_when_they_are_too_many() {
+        let page = ChangedNamespaces::new(&[1, 7]);
+        assert!(page.changed().unwrap().eq([1, 7]));
+        let all: Vec<u32> = (1..=1025).collect();
+        assert!(ChangedNamespaces::new(&all).changed().is_none());
+        assert!(ChangedNamespaces::new(&all[..1024]).changed().unwrap().eq(1..=1024));
+    }
+
+    #[test]
+    fn words_of_an_error() {
+        let mut entry = ErrorEntry::new_zeroed();
+        assert_eq!(entry.to_string(), "no error");
+        (entry.count, entry.sqid, entry.cid) = (3.into(), 1.into(), 9.into());
+        entry.status_field = Status::LBA_OUT_OF_RANGE.to_field().into();
+        entry.nsid = 1.into();
+        assert_eq!(
+            entry.to_string(),
+            "error 3 of queue 1 cid 0x0009: LBA Out of Range (do not retry), nsid 1 LBA 0"
+        );
+        assert_eq!(LogPageId(0xC0).to_string(), "log page 0xc0");
+    }
+}
