@@ -1,1 +1,2 @@
 //! The target.
+pub mod backend;

@@ -1,0 +1,270 @@
+//! The media of one reactor, and every operation in flight on them.
+//!
+//! An operation on a file is a slot here from [`Medium::submit`] to its last ring completion; the ring's
+//! token names the slot. Media in memory execute at once. Either way the result waits for
+//! [`Medium::poll`].
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ironside_common::memory::{Memory, Region};
+use ironside_common::reactor::{Ring, RingError, RingFile};
+use ironside_common::verbs::{Kind, Sge, Token};
+use slab::Slab;
+
+use super::medium::{Kind as Opened, OpenMedium};
+use super::null::Null;
+use super::ram::Ram;
+use super::uring::{Alignment, File, Next, Progress};
+use super::{BlockError, Done, Medium, Operation};
+
+/// How many zeroes are written at a time where a file system knows no shorter way.
+const ZEROES: u32 = 256 << 10;
+
+/// The media of one reactor.
+pub struct Backends {
+    memory: Rc<Memory>,
+    attached: Slab<Attached>,
+    running: Slab<Running>,
+    /// Slots which have something to ask the ring.
+    asking: VecDeque<usize>,
+    done: VecDeque<Done>,
+    /// Zeroes to write from, once there is a file.
+    zeroes: Option<Sge>,
+    /// Tells the use of a slot from the one before it.
+    generation: u16,
+}
+
+struct Attached {
+    medium: OpenMedium,
+    backend: Backend,
+    in_flight: usize,
+}
+
+enum Backend {
+    File { ring_file: RingFile, file: File, alignment: Option<Alignment> },
+    Ram(Ram),
+    Null(Null),
+}
+
+/// An operation on a file.
+struct Running {
+    token: Token,
+    generation: u16,
+    namespace: usize,
+    progress: Progress,
+    bounce: Option<Bounce>,
+}
+
+/// Aligned memory in place of a caller's which direct I/O would refuse.
+struct Bounce {
+    lkey: u32,
+    /// Where what was read belongs.
+    into: Option<Sge>,
+}
+
+impl Backends {
+    /// No media yet, and room for `depth` operations in flight; more only cost memory.
+    #[must_use]
+    pub fn new(memory: Rc<Memory>, depth: usize) -> Self {
+        Self {
+            memory,
+            attached: Slab::new(),
+            running: Slab::with_capacity(depth),
+            asking: VecDeque::with_capacity(depth),
+            done: VecDeque::with_capacity(depth),
+            zeroes: None,
+            generation: 0,
+        }
+    }
+
+    /// Attaches this reactor to a medium, and numbers it.
+    ///
+    /// # Errors
+    /// When the system has no memory for it.
+    pub fn add(&mut self, medium: &OpenMedium, ring: &mut Ring) -> io::Result<usize> {
+        let backend = match medium.kind() {
+            Opened::Ram(region) => Backend::Ram(Ram::new(Rc::clone(&self.memory), Arc::clone(region))),
+            Opened::Null => Backend::Null(Null::new(Rc::clone(&self.memory))?),
+            Opened::File(open) => Backend::File {
+                file: File::new(open.alignment, self.zeroes()?),
+                ring_file: ring.add_file(Arc::clone(&open.fd)),
+                alignment: open.alignment,
+            },
+        };
+        Ok(self.attached.insert(Attached { medium: medium.clone(), backend, in_flight: 0 }))
+    }
+
+    /// Operations on this medium which have not ended.
+    ///
+    /// # Panics
+    /// If there is no such medium.
+    #[must_use]
+    pub fn in_flight(&self, namespace: usize) -> usize {
+        self.attached[namespace].in_flight
+    }
+
+    /// Detaches this reactor from a medium. Memory got by [`Medium::in_place`] is not to be used any more.
+    ///
+    /// # Errors
+    /// When the ring fails.
+    ///
+    /// # Panics
+    /// If there is no such medium, or an operation on it is in flight.
+    pub fn remove(&mut self, namespace: usize, ring: &mut Ring) -> Result<(), RingError> {
+        let attached = self.attached.remove(namespace);
+        assert_eq!(attached.in_flight, 0, "a medium is detached when its operations have ended");
+        match attached.backend {
+            Backend::File { ring_file, .. } => ring.remove_file(ring_file),
+            Backend::Ram(_) | Backend::Null(_) => Ok(()),
+        }
+    }
+
+    /// Puts what the operations ask for on the ring; says whether there was anything.
+    pub fn pump(&mut self, ring: &mut Ring) -> bool {
+        let busy = !self.asking.is_empty();
+        while let Some(slot) = self.asking.pop_front() {
+            let running = &self.running[slot];
+            if let Backend::File { ring_file, file, .. } = &self.attached[running.namespace].backend {
+                file.ask(&running.progress).queue(ring, *ring_file, ring_token(slot, running.generation));
+            }
+        }
+        busy
+    }
+
+    /// Takes a completion of the ring whose token is of [`Kind::Medium`].
+    ///
+    /// # Panics
+    /// If the token is not one of ours.
+    pub fn on_ring(&mut self, token: Token, result: i32) {
+        let slot = usize::from(token.qpair) << 16 | usize::from(token.slot);
+        let running = &mut self.running[slot];
+        assert_eq!(running.generation, token.generation, "a completion for an operation which has ended");
+        let Backend::File { file, .. } = &mut self.attached[running.namespace].backend else {
+            unreachable!("only files use the ring");
+        };
+        match file.advance(&mut running.progress, result) {
+            Next::Ask => self.asking.push_back(slot),
+            Next::Done(result) => {
+                let running = self.running.remove(slot);
+                if let Some(bounce) = running.bounce {
+                    self.return_bounce(&bounce, result.is_ok());
+                }
+                self.attached[running.namespace].in_flight -= 1;
+                self.done.push_back(Done { token: running.token, result });
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        token: Token,
+        namespace: usize,
+        mut operation: Operation,
+    ) -> Option<Result<(), BlockError>> {
+        let attached = &self.attached[namespace];
+        if let Err(error) = check(&attached.medium, &operation) {
+            return Some(Err(error));
+        }
+        let (file, alignment) = match &attached.backend {
+            Backend::Ram(ram) => return Some(ram.execute(operation)),
+            Backend::Null(null) => return Some(null.execute(operation)),
+            Backend::File { file, alignment, .. } => (file, *alignment),
+        };
+        let bounce = match self.bounce(&mut operation, alignment) {
+            Ok(bounce) => bounce,
+            Err(error) => return Some(Err(error)),
+        };
+        let Some(progress) = file.begin(operation) else { return Some(Ok(())) };
+        self.generation = self.generation.wrapping_add(1);
+        let generation = self.generation;
+        let slot = self.running.insert(Running { token, generation, namespace, progress, bounce });
+        self.asking.push_back(slot);
+        self.attached[namespace].in_flight += 1;
+        None
+    }
+
+    /// Direct I/O may refuse the caller's memory: then memory it takes stands in. Buffers of a pool and
+    /// in-capsule data are aligned, so this is rare and may allocate.
+    fn bounce(
+        &self,
+        operation: &mut Operation,
+        alignment: Option<Alignment>,
+    ) -> Result<Option<Bounce>, BlockError> {
+        let (Operation::Read { into: memory, .. } | Operation::Write { from: memory, .. }) = operation else {
+            return Ok(None);
+        };
+        let fits = alignment.is_none_or(|alignment| memory.address % u64::from(alignment.memory) == 0);
+        if fits || memory.length == 0 {
+            return Ok(None);
+        }
+        let region = Region::new(memory.length as usize).map_err(|_| BlockError::Busy(libc::ENOMEM))?;
+        let lkey = self.memory.register(region);
+        let aligned = self.memory.sge(lkey, 0, memory.length);
+        let callers = std::mem::replace(memory, aligned);
+        let into = match operation {
+            Operation::Read { .. } => Some(callers),
+            _ => {
+                self.memory.copy(callers, aligned);
+                None
+            }
+        };
+        Ok(Some(Bounce { lkey, into }))
+    }
+
+    fn return_bounce(&self, bounce: &Bounce, succeeded: bool) {
+        if let Some(into) = bounce.into.filter(|_| succeeded) {
+            self.memory.copy(self.memory.sge(bounce.lkey, 0, into.length), into);
+        }
+        self.memory.unregister(bounce.lkey);
+    }
+
+    fn zeroes(&mut self) -> io::Result<Sge> {
+        if let Some(zeroes) = self.zeroes {
+            return Ok(zeroes);
+        }
+        let lkey = self.memory.register(Region::new(ZEROES as usize)?);
+        Ok(*self.zeroes.insert(self.memory.sge(lkey, 0, ZEROES)))
+    }
+}
+
+impl Medium for Backends {
+    fn submit(&mut self, token: Token, namespace: usize, operation: Operation) {
+        if let Some(result) = self.start(token, namespace, operation) {
+            self.done.push_back(Done { token, result });
+        }
+    }
+
+    fn in_place(&self, namespace: usize, offset: u64, length: u32) -> Option<Sge> {
+        let attached = &self.attached[namespace];
+        within(&attached.medium, offset, u64::from(length)).ok()?;
+        match &attached.backend {
+            Backend::Ram(ram) => Some(ram.in_place(offset, length)),
+            Backend::Null(null) => null.in_place(length),
+            Backend::File { .. } => None,
+        }
+    }
+
+    fn poll(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+}
+
+/// The ring's name of a slot. Slots are fewer than four billion, since memory is.
+fn ring_token(slot: usize, generation: u16) -> Token {
+    Token { kind: Kind::Medium, generation, qpair: (slot >> 16) as u16, slot: slot as u16 }
+}
+
+/// Refuses what is not within the medium or would change one that is read-only.
+fn check(medium: &OpenMedium, operation: &Operation) -> Result<(), BlockError> {
+    if medium.read_only() && operation.modifies() {
+        return Err(BlockError::ReadOnly);
+    }
+    operation.range().map_or(Ok(()), |(offset, length)| within(medium, offset, length))
+}
+
+fn within(medium: &OpenMedium, offset: u64, length: u64) -> Result<(), BlockError> {
+    let end = offset.checked_add(length).ok_or(BlockError::OutOfRange)?;
+    if end <= medium.size() { Ok(()) } else { Err(BlockError::OutOfRange) }
+}

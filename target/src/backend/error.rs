@@ -1,0 +1,75 @@
+//! How a medium fails, and what the host is told.
+
+/// Why an operation failed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum BlockError {
+    #[error("no space is left for the medium")]
+    NoSpace,
+    #[error("the medium is read-only")]
+    ReadOnly,
+    #[error("the range is not within the medium")]
+    OutOfRange,
+    #[error("the medium has become shorter than its namespace")]
+    EndOfFile,
+    #[error("the medium cannot do this")]
+    Unsupported,
+    #[error("another host has reserved the medium")]
+    Reserved,
+    #[error("the medium is gone")]
+    Gone,
+    /// Worth another try.
+    #[error("the medium has no resources at the moment (errno {0})")]
+    Busy(i32),
+    #[error("the protection information does not match")]
+    Protection,
+    #[error("reading fails (errno {0})")]
+    Read(i32),
+    #[error("writing fails (errno {0})")]
+    Write(i32),
+}
+
+/// Which way the failed operation went, for the errors which say no more than that it failed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+impl BlockError {
+    /// What an errno of a storage system call means. Block devices name the reasons of the drive by errno,
+    /// see `blk_errors` in the kernel's block/blk-core.c.
+    pub(super) const fn from_errno(errno: i32, direction: Direction) -> Self {
+        match errno {
+            libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Self::NoSpace,
+            libc::EROFS | libc::EPERM | libc::EACCES | libc::EBADF => Self::ReadOnly,
+            libc::EOPNOTSUPP | libc::ENOSYS => Self::Unsupported,
+            libc::EBADE => Self::Reserved,
+            libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN | libc::ENOLINK | libc::ESTALE => Self::Gone,
+            libc::ENOMEM | libc::EAGAIN | libc::EBUSY | libc::ETIMEDOUT | libc::EINTR => Self::Busy(errno),
+            libc::EILSEQ => Self::Protection,
+            _ => match direction {
+                Direction::Read => Self::Read(errno),
+                Direction::Write => Self::Write(errno),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_errno_has_a_meaning() {
+        let read = |errno| BlockError::from_errno(errno, Direction::Read);
+        let write = |errno| BlockError::from_errno(errno, Direction::Write);
+        assert_eq!(write(libc::ENOSPC), BlockError::NoSpace);
+        assert_eq!(write(libc::EDQUOT), BlockError::NoSpace);
+        assert_eq!(write(libc::EROFS), BlockError::ReadOnly);
+        assert_eq!(read(libc::ENODEV), BlockError::Gone);
+        assert_eq!(read(libc::ENODATA), BlockError::Read(libc::ENODATA));
+        assert_eq!(read(libc::EIO), BlockError::Read(libc::EIO));
+        assert_eq!(write(libc::EIO), BlockError::Write(libc::EIO));
+        assert_eq!(write(i32::MAX), BlockError::Write(i32::MAX));
+    }
+}

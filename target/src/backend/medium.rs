@@ -1,0 +1,194 @@
+//! A medium as the control thread opens it, to be attached to any number of reactors.
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ironside_common::memory::Region;
+
+use super::uring::OpenFile;
+
+/// Why a medium cannot be opened, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("cannot open {path}")]
+    Open { path: PathBuf, source: io::Error },
+    #[error("{path} cannot be written; export it read-only, or change its permissions")]
+    NotWritable { path: PathBuf, source: io::Error },
+    #[error("{path} is in use (mounted, or opened exclusively by another process)")]
+    InUse { path: PathBuf },
+    #[error("{path} is neither a regular file nor a block device")]
+    NotStorage { path: PathBuf },
+    #[error(
+        "{path} holds {size} bytes, less than one block of {block_size}; make it larger, for instance with `truncate --size 1G`"
+    )]
+    TooSmall { path: PathBuf, size: u64, block_size: u32 },
+    #[error("a block size of {block_size} is not possible; it is a power of two from 512 to 4096")]
+    BlockSize { block_size: u32 },
+    #[error("{path} has sectors of {sector_size} bytes, so blocks of {block_size} bytes are not possible")]
+    SectorSize { path: PathBuf, sector_size: u32, block_size: u32 },
+    #[error("a medium of {size} bytes is not possible")]
+    Size { size: u64, source: io::Error },
+}
+
+/// How a file or block device is to be opened.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct FileOptions {
+    /// Bytes of a logical block. By default what the device or the file system works with.
+    pub block_size: Option<u32>,
+    pub read_only: bool,
+    /// Go through the page cache even where direct I/O is possible.
+    pub buffered: bool,
+    /// Allow a block device which something else has opened exclusively, for instance a mount.
+    pub shared: bool,
+}
+
+/// What tells one medium from another, as long as the system runs.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Identity {
+    File {
+        device: u64,
+        inode: u64,
+    },
+    BlockDevice {
+        number: u64,
+    },
+    /// In memory: only itself.
+    Anonymous,
+}
+
+/// An open medium. Clones are the same medium.
+#[derive(Clone, Debug)]
+pub struct OpenMedium(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: Kind,
+    /// In whole blocks, and only ever refreshed by the control thread.
+    size: AtomicU64,
+    block_size: u32,
+    read_only: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    File(OpenFile),
+    Ram(Arc<Region>),
+    Null,
+}
+
+impl OpenMedium {
+    /// Opens a regular file or a block device, for direct I/O where it takes it.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn file(path: &Path, options: FileOptions) -> Result<Self, OpenError> {
+        let (file, block_size) = OpenFile::open(path, options)?;
+        let inner = Inner {
+            size: AtomicU64::new(file.size),
+            block_size,
+            read_only: options.read_only,
+            kind: Kind::File(file),
+        };
+        let medium = Self(Arc::new(inner));
+        let size = medium.refresh().map_err(|source| OpenError::Open { path: path.into(), source })?;
+        match size {
+            0 => Err(OpenError::TooSmall { path: path.into(), size, block_size }),
+            _ => Ok(medium),
+        }
+    }
+
+    /// Memory of this many bytes, zeroed, which takes from the system what is written to it.
+    ///
+    /// # Errors
+    /// When the size is not a multiple of the block size, or more than the system has.
+    pub fn ram(size: u64, block_size: u32) -> Result<Self, OpenError> {
+        let impossible = |source| OpenError::Size { size, source };
+        let length = usize::try_from(size).map_err(|error| impossible(io::Error::other(error)))?;
+        let region = Region::new_shared(length).map_err(impossible)?;
+        Self::anonymous(Kind::Ram(region), size, block_size)
+    }
+
+    /// A medium which holds nothing.
+    ///
+    /// # Errors
+    /// When the size is not a multiple of the block size.
+    pub fn null(size: u64, block_size: u32) -> Result<Self, OpenError> {
+        Self::anonymous(Kind::Null, size, block_size)
+    }
+
+    fn anonymous(kind: Kind, size: u64, block_size: u32) -> Result<Self, OpenError> {
+        check_block_size(block_size)?;
+        if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
+            return Err(OpenError::Size { size, source: io::ErrorKind::InvalidInput.into() });
+        }
+        Ok(Self(Arc::new(Inner { kind, size: AtomicU64::new(size), block_size, read_only: false })))
+    }
+
+    /// Bytes it holds: whole blocks.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.0.size.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of a logical block.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        self.0.block_size
+    }
+
+    #[must_use]
+    pub fn read_only(&self) -> bool {
+        self.0.read_only
+    }
+
+    /// Whether a write which has completed may still be lost with the power, unless flushed.
+    #[must_use]
+    pub fn volatile_cache(&self) -> bool {
+        matches!(self.0.kind, Kind::File(_))
+    }
+
+    /// Whether it gives the space of deallocated blocks back.
+    #[must_use]
+    pub fn deallocates(&self) -> bool {
+        !matches!(self.0.kind, Kind::Null)
+    }
+
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        match &self.0.kind {
+            Kind::File(file) => file.identity,
+            Kind::Ram(_) | Kind::Null => Identity::Anonymous,
+        }
+    }
+
+    /// Whether reads and writes bypass the page cache.
+    #[must_use]
+    pub fn direct(&self) -> bool {
+        matches!(&self.0.kind, Kind::File(file) if file.alignment.is_some())
+    }
+
+    /// Looks again how large the medium is, for all reactors at once. A file may have grown.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn refresh(&self) -> io::Result<u64> {
+        if let Kind::File(file) = &self.0.kind {
+            let size = file.current_size()?;
+            self.0.size.store(size - size % u64::from(self.0.block_size), Ordering::Relaxed);
+        }
+        Ok(self.size())
+    }
+
+    pub(super) fn kind(&self) -> &Kind {
+        &self.0.kind
+    }
+}
+
+/// Whether hosts can work with blocks of this size.
+pub(super) fn check_block_size(block_size: u32) -> Result<(), OpenError> {
+    if block_size.is_power_of_two() && (512..=4096).contains(&block_size) {
+        return Ok(());
+    }
+    Err(OpenError::BlockSize { block_size })
+}

@@ -1,0 +1,1 @@
+//! Media against real files.

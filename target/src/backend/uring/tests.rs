@@ -1,0 +1,1 @@
+//! The file machine, answered by hand.
