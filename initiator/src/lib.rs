@@ -1,3 +1,4 @@
 //! The initiator as a library: attach NVMe namespaces over RDMA and use them, without the kernel's help.
 pub mod attach;
+pub mod export;
 pub mod volume;

@@ -1,0 +1,303 @@
+//! The Unix socket of an export, and everyone connected to it, served from the reactor's own loop.
+//!
+//! A connection is *hot* while its socket is read each turn; before the reactor sleeps it goes *cold*: the
+//! ring watches it, and it is left alone until the ring says that something came.
+use std::fs::{self, Permissions};
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ironside_common::reactor::{Timer, source};
+use ironside_common::time::Time;
+use ironside_common::verbs::Token;
+use nix::poll::PollFlags;
+use tracing::{debug, info};
+
+use super::connection::{Connection, Tag};
+use super::{Parameters, socket};
+use crate::attach::{Context, Export};
+use crate::volume::{Completed, Geometry};
+
+/// Clients at once. More are turned away.
+const CONNECTIONS: u16 = 64;
+/// Reads from one socket in one turn, so that one client cannot hold up the others.
+const READS_A_TURN: usize = 4;
+/// How long clients may take for their last replies when the export ends.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Slot of the listening socket among the tokens of the export.
+const LISTENER: u16 = u16::MAX;
+/// Slots from here on are about room to send, those below about something to read.
+const WRITABLE: u16 = 1 << 15;
+const _: () = assert!(CONNECTIONS < WRITABLE);
+
+/// One volume as an NBD export.
+pub struct Server {
+    path: PathBuf,
+    /// Gone once the export is to end.
+    listener: Option<UnixListener>,
+    listener_state: Watch,
+    parameters: Rc<Parameters>,
+    links: Vec<Option<Link>>,
+    generation: u16,
+    /// When those who have not taken their last replies are left.
+    patience: Timer,
+}
+
+/// Whether a socket is tried each turn or the ring watches it.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Watch {
+    Hot,
+    Cold,
+}
+
+struct Link {
+    socket: UnixStream,
+    connection: Connection,
+    generation: u16,
+    reading: Watch,
+    writing: Watch,
+    /// The kernel would take no more output when last tried.
+    full: bool,
+}
+
+impl Server {
+    /// Listens at `path`, where whatever is left of an earlier socket is removed. Only this user may
+    /// connect.
+    ///
+    /// # Errors
+    /// When the socket cannot be made there.
+    pub fn listen(path: &Path, parameters: Parameters) -> io::Result<Self> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self {
+            path: path.to_owned(),
+            listener: Some(listener),
+            listener_state: Watch::Hot,
+            parameters: Rc::new(parameters),
+            links: (0..CONNECTIONS).map(|_| None).collect(),
+            generation: 0,
+            patience: Timer::unset(),
+        })
+    }
+
+    fn accept(&mut self, context: &Context<'_>) -> bool {
+        let Some(listener) = self.listener.as_ref().filter(|_| self.listener_state == Watch::Hot) else {
+            return false;
+        };
+        match listener.accept() {
+            Ok((socket, _)) => {
+                let Some(free) = self.links.iter_mut().find(|link| link.is_none()) else {
+                    info!("a client was turned away: {CONNECTIONS} are connected");
+                    return true;
+                };
+                self.generation = self.generation.wrapping_add(1);
+                let piece_size = context.pool.largest().min(context.volume.geometry().max_transfer);
+                let connection = Connection::new(Rc::clone(&self.parameters), piece_size);
+                *free = Some(Link::new(socket, connection, self.generation));
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn link(&mut self, slot: u16, generation: u16) -> Option<&mut Link> {
+        let link = self.links.get_mut(usize::from(slot))?.as_mut()?;
+        (link.generation == generation).then_some(link)
+    }
+}
+
+impl Export for Server {
+    fn turn(&mut self, context: &mut Context<'_>) -> bool {
+        let mut did = self.accept(context);
+        let links = self.links.iter_mut().zip(0..);
+        for (link, slot) in links.filter(|(link, _)| link.is_some()) {
+            did |= link.as_mut().is_some_and(|link| link.serve(slot, context));
+            if link.as_ref().is_some_and(|link| link.connection.is_over()) {
+                *link = None;
+                did = true;
+            }
+        }
+        did
+    }
+
+    fn completed(&mut self, _context: &mut Context<'_>, completed: Completed) {
+        let (tag, piece) = Tag::split(completed.tag);
+        let (slot, generation) = (tag.0 as u16, (tag.0 >> 16) as u16);
+        let link = self.link(slot, generation).expect("a connection stays until its pieces are done");
+        if let Err(fault) = link.connection.completed(piece, completed.result) {
+            link.abandon(slot, &fault);
+        }
+    }
+
+    fn on_ring(&mut self, _context: &mut Context<'_>, token: Token, _result: i32) {
+        if token.slot == LISTENER {
+            self.listener_state = Watch::Hot;
+        } else if let Some(link) = self.link(token.slot & !WRITABLE, token.generation) {
+            // Whatever the result, the next try tells what is the matter.
+            if token.slot & WRITABLE == 0 {
+                link.reading = Watch::Hot;
+            } else {
+                link.writing = Watch::Hot;
+                link.full = false;
+            }
+        }
+    }
+
+    fn arm(&mut self, context: &mut Context<'_>) {
+        if let Some(listener) = self.listener.as_ref().filter(|_| self.listener_state == Watch::Hot) {
+            let token = source::token(source::EXPORT, LISTENER, 0);
+            context.ring.poll_once(listener.as_fd(), PollFlags::POLLIN, token);
+            self.listener_state = Watch::Cold;
+        }
+        for (link, slot) in self.links.iter_mut().zip(0..) {
+            if let Some(link) = link {
+                link.arm(slot, context);
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.patience.deadline()
+    }
+
+    fn changed(&mut self, _context: &mut Context<'_>, geometry: Geometry) {
+        // The protocol has no word for it: clients learn of it when they connect again.
+        let parameters = Parameters::clone(&self.parameters);
+        self.parameters = Rc::new(parameters.with_geometry(geometry));
+    }
+
+    fn close(&mut self, context: &mut Context<'_>) -> bool {
+        if self.listener.take().is_some() {
+            let _ = fs::remove_file(&self.path);
+            self.patience.set(context.now + PATIENCE);
+        }
+        let impatient = self.patience.expired(context.now);
+        for link in self.links.iter_mut().flatten() {
+            link.connection.end();
+            if impatient {
+                link.connection.abandon();
+            }
+        }
+        self.turn(context);
+        self.links.iter().all(Option::is_none)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.listener.is_some() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Link {
+    fn new(socket: UnixStream, connection: Connection, generation: u16) -> Self {
+        let (reading, writing) = (Watch::Hot, Watch::Hot);
+        Self { socket, connection, generation, reading, writing, full: false }
+    }
+
+    fn tag(&self, slot: u16) -> Tag {
+        Tag(u64::from(self.generation) << 16 | u64::from(slot))
+    }
+
+    /// Sends, receives and acts as far as that goes now.
+    fn serve(&mut self, slot: u16, context: &mut Context<'_>) -> bool {
+        let tag = self.tag(slot);
+        let served = self.send(context).and_then(|sent| {
+            let mut did = sent | self.connection.advance(context, tag)?;
+            for _ in 0..READS_A_TURN {
+                if !self.receive(context)? {
+                    break;
+                }
+                did = true;
+                self.connection.advance(context, tag)?;
+            }
+            // What was answered without asking the volume; the rest goes with the next turn.
+            Ok(did | self.send(context)?)
+        });
+        served.unwrap_or_else(|reason| {
+            self.abandon(slot, &reason);
+            true
+        })
+    }
+
+    /// True if anything came.
+    fn receive(&mut self, context: &Context<'_>) -> Result<bool, Gone> {
+        if self.reading == Watch::Cold {
+            return Ok(false);
+        }
+        let Some(places) = self.connection.places() else { return Ok(false) };
+        match socket::receive(self.socket.as_fd(), context.memory, places) {
+            Ok(0) => Err(Gone::HungUp),
+            Ok(count) => {
+                self.connection.received(count);
+                Ok(true)
+            }
+            Err(error) if is_transient(&error) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// True if anything went.
+    fn send(&mut self, context: &Context<'_>) -> Result<bool, Gone> {
+        let mut did = false;
+        while self.connection.has_output() && !self.full {
+            match socket::send(self.socket.as_fd(), context.memory, self.connection.parts()) {
+                Ok(count) => {
+                    self.connection.sent(count);
+                    did = true;
+                }
+                Err(error) if is_transient(&error) => self.full = true,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(did)
+    }
+
+    fn arm(&mut self, slot: u16, context: &mut Context<'_>) {
+        if self.reading == Watch::Hot && self.connection.places().is_some() {
+            let token = source::token(source::EXPORT, slot, self.generation);
+            context.ring.poll_once(self.socket.as_fd(), PollFlags::POLLIN, token);
+            self.reading = Watch::Cold;
+        }
+        if self.writing == Watch::Hot && self.full {
+            let token = source::token(source::EXPORT, slot | WRITABLE, self.generation);
+            context.ring.poll_once(self.socket.as_fd(), PollFlags::POLLOUT, token);
+            self.writing = Watch::Cold;
+        }
+    }
+
+    /// Ends the connection at once; it stays until the volume has let go of its buffers.
+    fn abandon(&mut self, slot: u16, reason: &dyn std::fmt::Display) {
+        debug!("NBD connection {slot} ended: {reason}");
+        self.connection.abandon();
+        // Wakes whatever the ring still watches. It can only fail if the client has hung up already.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+enum Gone {
+    #[error("the client hung up")]
+    HungUp,
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+    #[error(transparent)]
+    Fault(#[from] super::Fault),
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
