@@ -44,6 +44,28 @@ pub(super) struct Shelf {
     pub(super) room: usize,
 }
 
+pub(super) fn pool(memory: &Memory) -> Rc<Pool> {
+    Pool::new(memory, &[SizeClass { size: PIECE, count: 8 }]).unwrap()
+}
+
+impl Shelf {
+    pub(super) fn new() -> Self {
+        let bytes = (0..SIZE).map(|i| (i / 512) as u8).collect();
+        Self { bytes, pending: VecDeque::new(), log: Vec::new(), room: 64 }
+    }
+
+    pub(super) fn carry_out(&mut self, memory: &Memory, request: Request) {
+        let start = usize::try_from(request.offset).unwrap();
+        let range = start..start + usize::try_from(request.length).unwrap();
+        match request.operation {
+            Operation::Read => memory.write(request.buffer.unwrap(), &self.bytes[range]),
+            Operation::Write { .. } => memory.read(request.buffer.unwrap(), &mut self.bytes[range]),
+            Operation::WriteZeroes { .. } | Operation::Discard => self.bytes[range].fill(0),
+            Operation::Flush => {}
+        }
+    }
+}
+
 impl Volume for Shelf {
     fn geometry(&self) -> Geometry {
         GEOMETRY
@@ -80,13 +102,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(parameters: Parameters) -> Self {
         let memory = Memory::new();
-        let pool = Pool::new(&memory, &[SizeClass { size: PIECE, count: 8 }]).unwrap();
-        let shelf = Shelf {
-            bytes: (0..SIZE).map(|i| (i / 512) as u8).collect(),
-            pending: VecDeque::new(),
-            log: Vec::new(),
-            room: 64,
-        };
+        let (pool, shelf) = (pool(&memory), Shelf::new());
         let ring = Ring::new(8, Rc::clone(&memory)).unwrap();
         let connection = Connection::new(Rc::new(parameters), PIECE);
         Self { connection, shelf, pool, memory, ring, input: VecDeque::new(), output: Vec::new() }
@@ -189,26 +205,13 @@ impl World {
     pub(super) fn complete_at(&mut self, index: usize, error: Option<IoError>) -> Result<bool, Fault> {
         let Some(request) = self.shelf.pending.remove(index) else { return Ok(false) };
         if error.is_none() {
-            self.carry_out(request);
+            self.shelf.carry_out(&self.memory, request);
         }
         let completed = Completed { tag: request.tag, result: error.map_or(Ok(()), Err) };
         let (tag, piece) = Tag::split(completed.tag);
         assert_eq!(tag, TAG);
         self.connection.completed(piece, completed.result)?;
         Ok(true)
-    }
-
-    fn carry_out(&mut self, request: Request) {
-        let start = usize::try_from(request.offset).unwrap();
-        let range = start..start + usize::try_from(request.length).unwrap();
-        match request.operation {
-            Operation::Read => self.memory.write(request.buffer.unwrap(), &self.shelf.bytes[range]),
-            Operation::Write { .. } => {
-                self.memory.read(request.buffer.unwrap(), &mut self.shelf.bytes[range]);
-            }
-            Operation::WriteZeroes { .. } | Operation::Discard => self.shelf.bytes[range].fill(0),
-            Operation::Flush => {}
-        }
     }
 
     /// The next bytes of the output.

@@ -1,0 +1,194 @@
+//! The export on a real socket, driven by a real loop, with a volume in memory.
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::thread::{self, JoinHandle};
+
+use ironside_common::memory::{Memory, Pool};
+use ironside_common::reactor::{Mailbox, Ring, Sender, Tenant, mailbox, run, source};
+use ironside_common::time::Time;
+use ironside_common::verbs::Token;
+
+use super::world::{SIZE, Shelf, client_flags, info_data, option, parameters, pool, request};
+use crate::attach::{Context, Export};
+use crate::export::nbd::Server;
+use crate::export::nbd::wire::{command, option as number};
+use crate::volume::Completed;
+
+/// A reactor with nothing but the export and its volume.
+struct Reactor {
+    server: Server,
+    shelf: Shelf,
+    pool: Rc<Pool>,
+    memory: Rc<Memory>,
+    stop: Mailbox<()>,
+    closing: bool,
+    closed: bool,
+    now: Time,
+}
+
+impl Reactor {
+    fn with<T>(&mut self, ring: &mut Ring, act: impl FnOnce(&mut Server, &mut Context<'_>) -> T) -> T {
+        let (volume, pool, memory) = (&mut self.shelf, &self.pool, &*self.memory);
+        act(&mut self.server, &mut Context { volume, ring, pool, memory, now: self.now })
+    }
+}
+
+impl Tenant for Reactor {
+    fn turn(&mut self, ring: &mut Ring, now: Time) -> bool {
+        self.now = now;
+        self.closing |= self.stop.receive().is_some();
+        let mut did = self.with(ring, |server, context| server.turn(context));
+        while let Some(request) = self.shelf.pending.pop_front() {
+            self.shelf.carry_out(&self.memory, request);
+            let completed = Completed { tag: request.tag, result: Ok(()) };
+            self.with(ring, |server, context| server.completed(context, completed));
+            did = true;
+        }
+        if self.closing {
+            self.closed = self.with(ring, |server, context| server.close(context));
+        }
+        did
+    }
+
+    fn on_ring(&mut self, ring: &mut Ring, token: Token, result: i32, _now: Time) {
+        match token.qpair {
+            source::MAILBOX => self.stop.on_ring(),
+            _ => self.with(ring, |server, context| server.on_ring(context, token, result)),
+        }
+    }
+
+    fn arm(&mut self, ring: &mut Ring) {
+        self.stop.arm(ring, 0);
+        self.with(ring, |server, context| server.arm(context));
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.server.deadline()
+    }
+
+    fn finished(&self) -> bool {
+        self.closed
+    }
+}
+
+struct Served {
+    path: PathBuf,
+    stop: Sender<()>,
+    thread: JoinHandle<Vec<u8>>,
+    _directory: tempfile::TempDir,
+}
+
+impl Served {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nbd.sock");
+        let (sender, stop) = mailbox(1).unwrap();
+        let (ready, started) = std::sync::mpsc::channel();
+        let listening = path.clone();
+        let thread = thread::spawn(move || {
+            let memory = Memory::new();
+            let mut ring = Ring::new(64, Rc::clone(&memory)).unwrap();
+            let server = Server::listen(&listening, parameters()).unwrap();
+            ready.send(()).unwrap();
+            let pool = pool(&memory);
+            let (shelf, now) = (Shelf::new(), Time::ZERO);
+            let mut reactor =
+                Reactor { server, shelf, pool, memory, stop, closing: false, closed: false, now };
+            run(&mut ring, &mut reactor).unwrap();
+            assert_eq!(reactor.pool.available(), reactor.pool.total());
+            reactor.shelf.bytes
+        });
+        started.recv().unwrap();
+        Self { path, stop: sender, thread, _directory: directory }
+    }
+
+    /// What the volume holds in the end.
+    fn end(self) -> Vec<u8> {
+        self.stop.send(()).unwrap();
+        self.thread.join().unwrap()
+    }
+}
+
+/// A client in the transmission phase, with simple replies.
+fn connect(path: &Path) -> UnixStream {
+    let mut socket = UnixStream::connect(path).unwrap();
+    let bytes = [client_flags(), option(number::GO, &info_data("vol", &[]))].concat();
+    socket.write_all(&bytes).unwrap();
+    // Greeting, two infos, one acknowledgement.
+    let mut answers = [0; 18 + (20 + 12) + (20 + 14) + 20];
+    socket.read_exact(&mut answers).unwrap();
+    socket
+}
+
+fn expect_done(socket: &mut UnixStream, cookie: u64) {
+    let mut reply = [0; 16];
+    socket.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[4..8], [0; 4]);
+    assert_eq!(reply[8..], cookie.to_be_bytes());
+}
+
+#[test]
+fn several_clients_write_and_read_at_once() {
+    const LENGTH: u32 = 100 * 1024;
+    let served = Served::start();
+    assert_eq!(served.path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    thread::scope(|scope| {
+        for client in 0..8_u8 {
+            let path = &served.path;
+            scope.spawn(move || {
+                let mut socket = connect(path);
+                let offset = u64::from(client) * u64::from(LENGTH);
+                for round in 0..20 {
+                    let data = vec![client + round; LENGTH as usize];
+                    socket.write_all(&request(command::WRITE, 0, 1, offset, LENGTH)).unwrap();
+                    socket.write_all(&data).unwrap();
+                    expect_done(&mut socket, 1);
+                    socket.write_all(&request(command::READ, 0, 2, offset, LENGTH)).unwrap();
+                    expect_done(&mut socket, 2);
+                    let mut back = vec![0; LENGTH as usize];
+                    socket.read_exact(&mut back).unwrap();
+                    assert_eq!(back, data);
+                }
+            });
+        }
+    });
+    let path = served.path.clone();
+    let bytes = served.end();
+    assert!(bytes[..LENGTH as usize].iter().all(|&byte| byte == 19));
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_up_nobody_and_not_the_end() {
+    let served = Served::start();
+    let mut lazy = connect(&served.path);
+    for cookie in 0..100 {
+        lazy.write_all(&request(command::READ, 0, cookie, 0, 16384)).unwrap();
+    }
+    let mut other = connect(&served.path);
+    other.write_all(&request(command::FLUSH, 0, 7, 0, 0)).unwrap();
+    expect_done(&mut other, 7);
+    served.end();
+    let mut rest = Vec::new();
+    lazy.read_to_end(&mut rest).unwrap();
+    assert!(rest.len() < 100 * 16384);
+    assert_eq!(other.read(&mut [0; 1]).unwrap(), 0, "hung up on");
+}
+
+#[test]
+fn clients_come_and_go_and_those_too_many_are_turned_away() {
+    let served = Served::start();
+    for _ in 0..3 {
+        let mut clients: Vec<_> = (0..64).map(|_| connect(&served.path)).collect();
+        let mut surplus = UnixStream::connect(&served.path).unwrap();
+        assert_eq!(surplus.read(&mut [0; 1]).unwrap(), 0);
+        for client in &mut clients {
+            client.write_all(&request(command::DISCONNECT, 0, 0, 0, 0)).unwrap();
+            assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+        }
+    }
+    assert_eq!(served.end().len() as u64, SIZE);
+}
