@@ -1,2 +1,3 @@
 //! The target.
 pub mod backend;
+pub mod qpair;

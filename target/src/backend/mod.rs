@@ -9,6 +9,7 @@ mod faulty;
 mod medium;
 mod null;
 mod ram;
+mod status;
 mod uring;
 
 #[cfg(test)]

@@ -1,0 +1,250 @@
+//! What a command does once it holds what it needs: one operation of the medium after another, or a
+//! controller's answer.
+use std::rc::Rc;
+
+use ironside_common::memory::{Lease, Memory, Pool};
+use ironside_common::nvme::io::Geometry;
+use ironside_common::nvme::{DataPointer, Status, io};
+use ironside_common::verbs::{Kind, Remote, Sge, TargetVerbs, Token, Verbs};
+
+use super::phase::{Active, Execution, Phase, Reply, Work};
+use super::{AdminJob, AdminReply, Context, Qpair, Services};
+use crate::backend::{Done, Medium, Operation};
+
+/// Buffers a command needs before it can go on, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Need {
+    data: Option<u32>,
+    scratch: Option<u32>,
+}
+
+impl Need {
+    /// All or nothing: two commands which each hold half of what they need would wait for ever.
+    pub(super) fn take(self, pool: &Rc<Pool>) -> Option<(Option<Lease>, Option<Lease>)> {
+        let data = self.data.map(|length| pool.lease(length).ok_or(())).transpose().ok()?;
+        let scratch = self.scratch.map(|length| pool.lease(length).ok_or(())).transpose().ok()?;
+        Some((data, scratch))
+    }
+}
+
+/// `None` if the command needs no buffer at all.
+pub(super) fn need(active: &Active) -> Option<Need> {
+    let data = match active.pointer {
+        DataPointer::Keyed { length: length @ 1.., .. } => Some(length),
+        _ => None,
+    };
+    let scratch = match &active.work {
+        Work::Io(namespace, io::Request::Compare { blocks, .. } | io::Request::Verify { blocks, .. }) => {
+            Some(namespace.bytes(*blocks))
+        }
+        _ => None,
+    };
+    (data.is_some() || scratch.is_some()).then_some(Need { data, scratch })
+}
+
+/// What a Read can send from where it lies.
+pub(super) fn in_place(active: &Active, medium: &impl Medium) -> Option<(Sge, Remote)> {
+    let Work::Io(namespace, io::Request::Read { lba, blocks, .. }) = &active.work else { return None };
+    let offset = namespace.geometry.bytes(*lba);
+    Some((medium.in_place(namespace.medium, offset, namespace.bytes(*blocks))?, active.remote()?))
+}
+
+/// What comes next for a command.
+enum Next {
+    Admin(AdminJob),
+    Submit(usize, Operation),
+    Finish(Status),
+}
+
+impl Qpair {
+    /// Step 5. To the medium, or to a controller.
+    pub(super) fn execute<V: TargetVerbs, S: Services>(
+        &mut self,
+        cx: &mut Context<'_, V, S>,
+        slot: u16,
+        execution: Execution,
+    ) {
+        let token = self.token(Kind::Medium, slot);
+        match next(&execution, token, cx.verbs, cx.memory) {
+            Next::Admin(job) => {
+                self.enter(slot, Phase::Executing(execution));
+                cx.services.admin(job);
+            }
+            Next::Submit(medium, operation) => {
+                self.enter(slot, Phase::Executing(execution));
+                cx.services.submit(token, medium, operation);
+            }
+            Next::Finish(status) => self.finish(cx, slot, execution, status),
+        }
+    }
+
+    /// One completion of the medium.
+    pub fn on_done<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>, done: Done) {
+        let slot = done.token.slot;
+        let Phase::Executing(mut execution) = self.leave(slot) else {
+            unreachable!("the medium answered a command which did not ask");
+        };
+        if self.fault.is_some() {
+            return self.release(cx.verbs, slot, execution.active.message);
+        }
+        match done.result {
+            Ok(()) => {
+                execution.step += 1;
+                self.execute(cx, slot, execution);
+            }
+            Err(error) => self.finish(cx, slot, execution, error.into()),
+        }
+        self.advance(cx);
+    }
+
+    /// A controller's answer.
+    pub fn on_admin_done<V: TargetVerbs, S: Services>(
+        &mut self,
+        cx: &mut Context<'_, V, S>,
+        token: Token,
+        answer: AdminReply,
+    ) {
+        let slot = token.slot;
+        let (active, data) = match self.leave(slot) {
+            Phase::Executing(execution) => (execution.active, execution.data),
+            Phase::Held(active) => (active, None),
+            other => unreachable!("a controller answered a command which is {other:?}"),
+        };
+        if self.fault.is_some() {
+            return self.release(cx.verbs, slot, active.message);
+        }
+        let sends = answer.length > 0 && answer.status.is_success();
+        let sge = data.as_ref().filter(|_| sends).map(|lease| lease.sge().slice(0, answer.length));
+        let placed = sge.zip(active.remote());
+        self.answer(cx, slot, active, (answer.status, answer.result), placed, data);
+        self.advance(cx);
+    }
+
+    /// The controller keeps the command until there is an event to tell.
+    pub fn hold(&mut self, token: Token) {
+        match self.leave(token.slot) {
+            Phase::Executing(execution) => self.enter(token.slot, Phase::Held(execution.active)),
+            other => unreachable!("held a command which is {other:?}"),
+        }
+    }
+
+    /// Ends a command which has not reached the fabric or the medium yet. False if there is none such.
+    pub fn abort<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>, cid: u16) -> bool {
+        let waits = |slot: &u16| matches!(&self.slots[usize::from(*slot)].phase, Phase::AwaitBuffer(active) if active.cid == cid);
+        let count = u16::try_from(self.slots.len()).expect("slots are counted by a u16");
+        let Some(slot) = (0..count).find(waits) else { return false };
+        self.await_buffer.retain(|&waiting| waiting != slot);
+        self.await_fetch.retain(|&waiting| waiting != slot);
+        let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
+        self.answer(cx, slot, active, (Status::ABORT_REQUESTED, 0), None, None);
+        true
+    }
+
+    fn finish<V: TargetVerbs, S: Services>(
+        &mut self,
+        cx: &mut Context<'_, V, S>,
+        slot: u16,
+        execution: Execution,
+        status: Status,
+    ) {
+        let Execution { active, data, .. } = execution;
+        let reads = matches!(active.work, Work::Io(_, io::Request::Read { .. }));
+        let sge = data.as_ref().filter(|_| reads && status.is_success()).map(Lease::sge);
+        let placed = sge.zip(active.remote());
+        self.answer(cx, slot, active, (status, 0), placed, data);
+    }
+
+    /// The receive goes back before the answer which lets the host use it.
+    pub(super) fn answer<V: TargetVerbs, S>(
+        &mut self,
+        cx: &mut Context<'_, V, S>,
+        slot: u16,
+        active: Active,
+        (status, result): (Status, u64),
+        data: Option<(Sge, Remote)>,
+        lease: Option<Lease>,
+    ) {
+        let invalidate = active.pointer.key_to_invalidate();
+        if let Some(received) = active.message {
+            cx.verbs.repost(received);
+        }
+        let lease = lease.filter(|_| data.is_some());
+        self.reply(slot, Reply { cid: active.cid, status, result, data, _lease: lease, invalidate });
+    }
+}
+
+fn next(execution: &Execution, token: Token, verbs: &impl Verbs, memory: &Memory) -> Next {
+    let data = execution.data_sge(verbs);
+    let (namespace, request) = match &execution.active.work {
+        Work::Admin(command) => return Next::Admin(AdminJob { token, command: *command, data }),
+        Work::Io(namespace, request) => (namespace, request),
+    };
+    let offset = |lba: u64| namespace.geometry.bytes(lba);
+    let scratch = || execution.scratch.as_ref().expect("it leased scratch").sge();
+    let first = execution.step == 0;
+    let operation = match *request {
+        io::Request::Read { lba, .. } if first => {
+            Operation::Read { offset: offset(lba), into: data.expect("a Read leased a buffer") }
+        }
+        io::Request::Write { lba, fua, .. } if first => {
+            Operation::Write { offset: offset(lba), from: data.expect("a Write brought data"), fua }
+        }
+        io::Request::Compare { lba, .. } | io::Request::Verify { lba, .. } if first => {
+            Operation::Read { offset: offset(lba), into: scratch() }
+        }
+        io::Request::Compare { .. } => {
+            let same = equal(memory, data.expect("a Compare brought data"), scratch());
+            return Next::Finish(if same { Status::SUCCESS } else { Status::COMPARE_FAILURE });
+        }
+        io::Request::Flush if first => Operation::Flush,
+        io::Request::WriteZeroes { lba, blocks, deallocate, fua } if first => {
+            Operation::WriteZeroes { offset: offset(lba), length: offset(blocks.into()), deallocate, fua }
+        }
+        io::Request::DatasetManagement { ranges, deallocate: true } => {
+            let list = data.expect("a range list was brought");
+            match deallocation(ranges, list, execution.step, &namespace.geometry, memory) {
+                Ok(Some(operation)) => operation,
+                Ok(None) => return Next::Finish(Status::SUCCESS),
+                Err(status) => return Next::Finish(status),
+            }
+        }
+        io::Request::Unknown(_) => return Next::Finish(Status::INVALID_OPCODE),
+        _ => return Next::Finish(Status::SUCCESS),
+    };
+    Next::Submit(namespace.medium, operation)
+}
+
+/// The operation for range number `step` of a Dataset Management, those of nothing not counted. All or
+/// nothing: no range is touched if one of them is wrong.
+fn deallocation(
+    ranges: u16,
+    list: Sge,
+    step: u32,
+    geometry: &Geometry,
+    memory: &Memory,
+) -> Result<Option<Operation>, Status> {
+    const MOST: usize = io::Ranges::MAX as usize * io::Range::SIZE as usize;
+    let mut bytes = [0; MOST];
+    let bytes = &mut bytes[..usize::from(ranges) * size_of::<io::Range>()];
+    memory.read(list, bytes);
+    let ranges = io::Ranges::parse(bytes, ranges, geometry)?;
+    let range = ranges.iter().nth(step as usize);
+    Ok(range.map(|(lba, blocks)| Operation::Deallocate {
+        offset: geometry.bytes(lba),
+        length: geometry.bytes(blocks.into()),
+    }))
+}
+
+/// Whether two pieces of memory hold the same bytes.
+fn equal(memory: &Memory, a: Sge, b: Sge) -> bool {
+    const PART: u32 = 4096;
+    let (mut left, mut right) = ([0; PART as usize], [0; PART as usize]);
+    a.length == b.length
+        && (0..a.length).step_by(PART as usize).all(|offset| {
+            let part = PART.min(a.length - offset);
+            let (left, right) = (&mut left[..part as usize], &mut right[..part as usize]);
+            memory.read(a.slice(offset, part), left);
+            memory.read(b.slice(offset, part), right);
+            left == right
+        })
+}

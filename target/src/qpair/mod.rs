@@ -1,0 +1,507 @@
+//! One NVMe queue pair: the life of every command between its capsule and its response.
+//!
+//! ```text
+//!            capsule            slot free           buffer free
+//!  host ────► on_received ─► incoming ─► admit ─► AwaitBuffer ─► start ──write──► Fetching ─► on_fetched ─┐
+//!                                         │                        └────read────────────────────────────►│
+//!                                         │ refused                                                   execute
+//!                                         ▼                                                              ▼
+//!  host ◄──── on_responded ◄─ Responding ◄─ respond ◄─ AwaitSend ◄──────── on_done ◄─ medium ◄─── Executing
+//! ```
+//!
+//! Receives and commands are counted apart: the next capsule can arrive on a receive already posted again
+//! while the old response has not left. Waiting is fair: one queue for each scarce thing, and a write which
+//! waits for a read credit does not hold back reads.
+mod execute;
+mod phase;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::mem;
+use std::rc::Rc;
+
+use ironside_common::memory::{Memory, Pool};
+use ironside_common::nvme::io::Geometry;
+use ironside_common::nvme::{Command, Completion, DataPointer, Status, admin, io};
+use ironside_common::verbs::{Kind, QpHandle, Received, Sge, TargetVerbs, Token, Wc, WcStatus};
+
+pub use self::phase::Fault;
+use self::phase::{Active, Execution, Phase, Reply, Slot, Work};
+use crate::backend::Medium;
+
+/// A namespace as the data path sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Namespace {
+    pub nsid: u32,
+    /// Its number among the reactor's backends.
+    pub medium: usize,
+    pub geometry: Geometry,
+    pub read_only: bool,
+}
+
+impl Namespace {
+    /// So many blocks of one command in bytes. They fit: the transfer limit was checked.
+    fn bytes(&self, blocks: u32) -> u32 {
+        blocks << self.geometry.block_shift
+    }
+}
+
+/// What a queue pair asks of its reactor beside the medium.
+pub trait Services: Medium {
+    /// An admin or Fabrics command: `data` is what the host sent, or room for the answer. The answer comes
+    /// by [`Qpair::on_admin_done`] or [`Qpair::hold`].
+    fn admin(&mut self, job: AdminJob);
+}
+
+/// An admin or Fabrics command on its way to a controller.
+#[derive(Debug)]
+pub struct AdminJob {
+    pub token: Token,
+    pub command: Command,
+    pub data: Option<Sge>,
+}
+
+/// A controller's answer.
+#[derive(Clone, Copy, Debug)]
+pub struct AdminReply {
+    pub status: Status,
+    pub result: u64,
+    /// Bytes of the room given which it filled.
+    pub length: u32,
+}
+
+/// What a queue pair borrows from its reactor for the length of one call.
+#[derive(Debug)]
+pub struct Context<'a, V, S> {
+    pub verbs: &'a mut V,
+    pub services: &'a mut S,
+    pub pool: &'a Rc<Pool>,
+    pub memory: &'a Memory,
+}
+
+/// What a queue is for; known once its Connect has succeeded.
+#[derive(Clone, Debug)]
+pub enum Role {
+    Unconnected,
+    Admin,
+    Io(Rc<[Namespace]>),
+}
+
+#[derive(Debug)]
+pub struct Qpair {
+    handle: QpHandle,
+    role: Role,
+    sqid: u16,
+    /// Entries of the submission queue; zero while flow control is off.
+    sq_size: u16,
+    sqhd: u16,
+    slots: Box<[Slot]>,
+    free: Vec<u16>,
+    send_credits: u32,
+    read_credits: u32,
+    incoming: VecDeque<Received>,
+    await_buffer: VecDeque<u16>,
+    await_fetch: VecDeque<u16>,
+    await_send: VecDeque<u16>,
+    /// Which of the two queues for a buffer is served first next time.
+    writes_first: bool,
+    fault: Option<Fault>,
+    /// Commands admitted so far: the controller's sign of life.
+    commands: u64,
+    /// No new command starts any more.
+    stopped: bool,
+}
+
+impl Qpair {
+    /// A queue pair with `depth` command slots; as many receives are posted.
+    pub fn new(verbs: &impl TargetVerbs, handle: QpHandle, depth: u16) -> Self {
+        let limits = verbs.limits(handle);
+        let queue = || VecDeque::with_capacity(depth.into());
+        Self {
+            handle,
+            role: Role::Unconnected,
+            sqid: 0,
+            sq_size: 0,
+            sqhd: 0,
+            slots: (0..depth).map(|_| Slot::default()).collect(),
+            free: (0..depth).rev().collect(),
+            send_credits: limits.send_queue,
+            read_credits: limits.reads,
+            incoming: VecDeque::with_capacity(depth.into()),
+            await_buffer: queue(),
+            await_fetch: queue(),
+            await_send: queue(),
+            writes_first: false,
+            fault: None,
+            commands: 0,
+            stopped: false,
+        }
+    }
+
+    /// The Connect succeeded: what the queue is for, and its size if the host wants flow control.
+    pub fn connected(&mut self, role: Role, sqid: u16, sq_size: Option<u16>) {
+        self.role = role;
+        self.sqid = sqid;
+        self.sq_size = sq_size.unwrap_or(0);
+    }
+
+    /// New namespaces for an I/O queue, between two turns. Commands under way finish on the old ones.
+    pub fn set_namespaces(&mut self, namespaces: Rc<[Namespace]>) {
+        if let Role::Io(current) = &mut self.role {
+            *current = namespaces;
+        }
+    }
+
+    /// One message of the host.
+    pub fn on_received<V: TargetVerbs, S: Services>(
+        &mut self,
+        cx: &mut Context<'_, V, S>,
+        received: Received,
+    ) {
+        if self.fault.is_some() {
+            return cx.verbs.repost(received);
+        }
+        if (received.length as usize) < Command::SIZE {
+            let length = received.length;
+            cx.verbs.repost(received);
+            return self.fail(cx, Fault::ShortCapsule(length));
+        }
+        if self.incoming.len() == self.slots.len() {
+            cx.verbs.repost(received);
+            return self.fail(cx, Fault::QueueOverrun);
+        }
+        self.incoming.push_back(received);
+        self.advance(cx);
+    }
+
+    /// One completion of the fabric.
+    pub fn on_wc<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>, wc: Wc) {
+        let slot = wc.token.slot;
+        match (wc.status, wc.token.kind) {
+            (WcStatus::Success, Kind::Fetch) => self.on_fetched(cx, slot),
+            (WcStatus::Success, Kind::Respond) => self.on_responded(slot),
+            (WcStatus::Flushed, kind) => self.on_failed(cx, kind, slot, Fault::Disconnected),
+            (WcStatus::Failed(code), kind) => self.on_failed(cx, kind, slot, Fault::WorkRequest(code)),
+            (WcStatus::Success, kind) => unreachable!("a queue pair posts no {kind:?}"),
+        }
+        self.advance(cx);
+    }
+
+    /// The connection has ended, or has to.
+    pub fn fail<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>, fault: Fault) {
+        if self.fault.is_some() {
+            return;
+        }
+        self.fault = Some(fault);
+        for received in mem::take(&mut self.incoming) {
+            cx.verbs.repost(received);
+        }
+        self.await_buffer.clear();
+        self.await_fetch.clear();
+        self.await_send.clear();
+        // What merely waits is let go now. What the device or the kernel may still touch stays leased until
+        // its own completion.
+        for slot in 0..self.slots.len() {
+            let slot = u16::try_from(slot).expect("slots are counted by a u16");
+            match self.leave(slot) {
+                Phase::AwaitBuffer(active) | Phase::Held(active) => {
+                    self.release(cx.verbs, slot, active.message);
+                }
+                Phase::AwaitSend(_) => self.release(cx.verbs, slot, None),
+                Phase::Free => {}
+                busy @ (Phase::Fetching(_) | Phase::Executing(_) | Phase::Responding(_)) => {
+                    self.enter(slot, busy);
+                }
+            }
+        }
+    }
+
+    /// Why the connection has to end, once it has to.
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// True when nothing in flight names this queue pair: it may now be destroyed.
+    pub fn is_drained(&self) -> bool {
+        self.fault.is_some() && self.free.len() == self.slots.len()
+    }
+
+    /// No new command starts from now on; those under way are finished.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// True when no command is under way, held ones apart, nor about to start.
+    pub fn is_idle(&self) -> bool {
+        let held = self.slots.iter().filter(|slot| matches!(slot.phase, Phase::Held(_))).count();
+        self.free.len() + held == self.slots.len() && (self.stopped || self.incoming.is_empty())
+    }
+
+    /// True while a command waits for a buffer of the shared pool.
+    pub fn waits_for_buffer(&self) -> bool {
+        !self.await_buffer.is_empty() || !self.await_fetch.is_empty()
+    }
+
+    /// Commands received so far.
+    pub fn commands(&self) -> u64 {
+        self.commands
+    }
+
+    pub fn role(&self) -> &Role {
+        &self.role
+    }
+
+    pub fn send_credits(&self) -> u32 {
+        self.send_credits
+    }
+
+    pub fn read_credits(&self) -> u32 {
+        self.read_credits
+    }
+
+    /// Everything that can go on, goes on: oldest waiter first in each queue.
+    pub fn advance<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>) {
+        if self.fault.is_some() {
+            return;
+        }
+        self.admit(cx);
+        if self.writes_first {
+            self.start_fetches(cx);
+            self.start_reads(cx);
+        } else {
+            self.start_reads(cx);
+            self.start_fetches(cx);
+        }
+        self.writes_first = !self.writes_first;
+        self.respond(cx.verbs);
+    }
+
+    /// Step 1. Check the command whole: nothing later can find it malformed.
+    fn admit<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>) {
+        while !self.incoming.is_empty() && !self.stopped {
+            let Some(slot) = self.free.pop() else { return };
+            let received = self.incoming.pop_front().expect("just seen");
+            self.commands += 1;
+            let command = Command::from_capsule(cx.verbs.message(&received)).expect("its length was checked");
+            let data_length = received.length - u32::try_from(Command::SIZE).expect("64");
+            let cid = command.cid.get();
+            let pointer = match DataPointer::parse(&command, data_length) {
+                Ok(pointer) => pointer,
+                Err(status) => {
+                    cx.verbs.repost(received);
+                    self.refuse(slot, cid, None, status);
+                    continue;
+                }
+            };
+            match self.classify(&command, pointer, cx.pool.largest()) {
+                Ok(work) => self.accept(cx, slot, received, cid, pointer, work),
+                Err(status) => {
+                    cx.verbs.repost(received);
+                    self.refuse(slot, cid, pointer.key_to_invalidate(), status);
+                }
+            }
+        }
+    }
+
+    fn classify(&self, command: &Command, pointer: DataPointer, longest: u32) -> Result<Work, Status> {
+        if pointer.length() > longest {
+            return Err(Status::DATA_SGL_LENGTH_INVALID);
+        }
+        if matches!(pointer, DataPointer::InCapsule { .. }) && !command.is_from_host() {
+            return Err(Status::INVALID_FIELD);
+        }
+        match &self.role {
+            Role::Io(namespaces) if !command.is_fabrics() => {
+                let nsid = command.nsid.get();
+                let found = namespaces.binary_search_by_key(&nsid, |namespace| namespace.nsid);
+                let namespace = namespaces[found.map_err(|_| Status::INVALID_NAMESPACE)?];
+                let request = io::Request::parse(command, &namespace.geometry)?;
+                request.transfer(&namespace.geometry).check(pointer)?;
+                if namespace.read_only && request.changes_medium() {
+                    return Err(Status::NAMESPACE_WRITE_PROTECTED);
+                }
+                Ok(Work::Io(namespace, request))
+            }
+            _ => {
+                admin::transfer(command)?.check(pointer)?;
+                Ok(Work::Admin(*command))
+            }
+        }
+    }
+
+    /// Step 2. The command holds a slot. Its receive goes back at once, unless its data lies in it.
+    fn accept<V: TargetVerbs, S: Services>(
+        &mut self,
+        cx: &mut Context<'_, V, S>,
+        slot: u16,
+        received: Received,
+        cid: u16,
+        pointer: DataPointer,
+        work: Work,
+    ) {
+        let message = if matches!(pointer, DataPointer::InCapsule { .. }) {
+            Some(received)
+        } else {
+            cx.verbs.repost(received);
+            None
+        };
+        let active = Active { cid, pointer, work, message };
+        if active.fetch_length().is_some() {
+            self.enter(slot, Phase::AwaitBuffer(active));
+            self.await_fetch.push_back(slot);
+        } else if let Some(data) = execute::in_place(&active, cx.services) {
+            self.answer(cx, slot, active, (Status::SUCCESS, 0), Some(data), None);
+        } else if execute::need(&active).is_none() {
+            self.execute(cx, slot, Execution { active, data: None, scratch: None, step: 0 });
+        } else {
+            self.enter(slot, Phase::AwaitBuffer(active));
+            self.await_buffer.push_back(slot);
+        }
+    }
+
+    /// Step 3, reads and commands with room of their own. A buffer is free: on to the medium.
+    fn start_reads<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>) {
+        while let Some(&slot) = self.await_buffer.front() {
+            let Phase::AwaitBuffer(active) = &self.slots[usize::from(slot)].phase else {
+                unreachable!("only commands without a buffer wait for one");
+            };
+            let need = execute::need(active).expect("it waits because it needs some");
+            let Some((data, scratch)) = need.take(cx.pool) else { return };
+            self.await_buffer.pop_front();
+            let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
+            self.execute(cx, slot, Execution { active, data, scratch, step: 0 });
+        }
+    }
+
+    /// Step 3, writes. A buffer, a read credit and a send credit are free: fetch the host's data.
+    fn start_fetches<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>) {
+        while let Some(&slot) = self.await_fetch.front() {
+            let Phase::AwaitBuffer(active) = &self.slots[usize::from(slot)].phase else {
+                unreachable!("only commands without a buffer wait for one");
+            };
+            if self.send_credits == 0 || self.read_credits == 0 {
+                return;
+            }
+            let (need, remote) = (execute::need(active), active.remote());
+            let Some((data, scratch)) = need.expect("it has data to fetch").take(cx.pool) else { return };
+            self.await_fetch.pop_front();
+            self.send_credits -= 1;
+            self.read_credits -= 1;
+            let from = remote.expect("only a host's memory is fetched from");
+            let into = data.as_ref().expect("the data needs room").sge();
+            cx.verbs.post_fetch(self.handle, self.token(Kind::Fetch, slot), from, into);
+            let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
+            self.enter(slot, Phase::Fetching(Execution { active, data, scratch, step: 0 }));
+        }
+    }
+
+    /// Step 4, writes only. The host's data is here.
+    fn on_fetched<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>, slot: u16) {
+        self.send_credits += 1;
+        self.read_credits += 1;
+        let Phase::Fetching(execution) = self.leave(slot) else {
+            unreachable!("a fetch completed for a command which did not fetch");
+        };
+        if self.fault.is_some() {
+            return self.release(cx.verbs, slot, execution.active.message);
+        }
+        self.execute(cx, slot, execution);
+    }
+
+    /// Step 6. The answer is known.
+    fn reply(&mut self, slot: u16, reply: Reply) {
+        self.enter(slot, Phase::AwaitSend(reply));
+        self.await_send.push_back(slot);
+    }
+
+    fn refuse(&mut self, slot: u16, cid: u16, invalidate: Option<u32>, status: Status) {
+        self.reply(slot, Reply { cid, status, result: 0, data: None, _lease: None, invalidate });
+    }
+
+    /// Step 7. Post the response. The receive the host will need next has been posted before.
+    fn respond(&mut self, verbs: &mut impl TargetVerbs) {
+        while let Some(&slot) = self.await_send.front() {
+            let Phase::AwaitSend(reply) = &self.slots[usize::from(slot)].phase else {
+                unreachable!("only replies wait for the send queue");
+            };
+            let Some(credits) = self.send_credits.checked_sub(reply.cost()) else { return };
+            self.send_credits = credits;
+            self.await_send.pop_front();
+            let Phase::AwaitSend(reply) = self.leave(slot) else { unreachable!("just seen") };
+            let sqhd = self.advance_sqhd();
+            let completion = Completion::new(reply.result, sqhd, self.sqid, reply.cid, reply.status);
+            verbs.post_respond(
+                self.handle,
+                self.token(Kind::Respond, slot),
+                reply.data,
+                &completion.to_bytes(),
+                reply.invalidate,
+            );
+            self.enter(slot, Phase::Responding(reply));
+        }
+    }
+
+    /// Step 8. The response is out, and by the fabric's ordering so is the data before it.
+    fn on_responded(&mut self, slot: u16) {
+        let Phase::Responding(reply) = self.leave(slot) else {
+            unreachable!("a response completed for a command which did not respond");
+        };
+        self.send_credits += reply.cost();
+        self.free_slot(slot);
+    }
+
+    fn on_failed<V: TargetVerbs, S: Services>(
+        &mut self,
+        cx: &mut Context<'_, V, S>,
+        kind: Kind,
+        slot: u16,
+        fault: Fault,
+    ) {
+        self.fail(cx, fault);
+        match kind {
+            Kind::Fetch => self.on_fetched(cx, slot),
+            Kind::Respond => self.on_responded(slot),
+            kind => unreachable!("a queue pair posts no {kind:?}"),
+        }
+    }
+
+    /// The submission queue head after one more command was taken from it (NVMe over Fabrics: SQHD is
+    /// meaningful only with flow control).
+    fn advance_sqhd(&mut self) -> u16 {
+        if self.sq_size == 0 {
+            return if matches!(self.role, Role::Unconnected) { 0 } else { u16::MAX };
+        }
+        self.sqhd = (self.sqhd + 1) % self.sq_size;
+        self.sqhd
+    }
+
+    fn enter(&mut self, slot: u16, phase: Phase) {
+        let old = mem::replace(&mut self.slots[usize::from(slot)].phase, phase);
+        assert!(matches!(old, Phase::Free), "left {old:?} behind");
+    }
+
+    fn leave(&mut self, slot: u16) -> Phase {
+        mem::take(&mut self.slots[usize::from(slot)].phase)
+    }
+
+    /// The command is over without an answer.
+    fn release(&mut self, verbs: &mut impl TargetVerbs, slot: u16, message: Option<Received>) {
+        if let Some(received) = message {
+            verbs.repost(received);
+        }
+        self.free_slot(slot);
+    }
+
+    fn free_slot(&mut self, slot: u16) {
+        let inner = &mut self.slots[usize::from(slot)];
+        assert!(matches!(inner.phase, Phase::Free), "freed while {:?}", inner.phase);
+        inner.generation = inner.generation.wrapping_add(1);
+        self.free.push(slot);
+    }
+
+    fn token(&self, kind: Kind, slot: u16) -> Token {
+        let generation = self.slots[usize::from(slot)].generation;
+        Token { kind, generation, qpair: self.handle.0, slot }
+    }
+}

@@ -1,0 +1,134 @@
+//! Where a command stands, and what it holds there. Letting go of a phase lets go of its resources.
+use ironside_common::memory::Lease;
+use ironside_common::nvme::{Command, DataPointer, Status, io};
+use ironside_common::verbs::{Received, Remote, Sge, Verbs};
+
+use crate::qpair::Namespace;
+
+/// One command slot. The generation tells this use of it from the one before, in tokens still on their way.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    pub(super) phase: Phase,
+    pub(super) generation: u16,
+}
+
+#[derive(Debug, Default)]
+pub(super) enum Phase {
+    #[default]
+    Free,
+    /// Needs a buffer; a write needs a read credit and a send credit with it.
+    AwaitBuffer(Active),
+    /// An RDMA Read brings the host's data.
+    Fetching(Execution),
+    /// The medium or a controller is at work.
+    Executing(Execution),
+    /// An asynchronous event request, until there is an event.
+    Held(Active),
+    /// The answer is known and waits for the send queue.
+    AwaitSend(Reply),
+    /// The answer is on its way.
+    Responding(Reply),
+}
+
+/// A command which passed every check.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub(super) cid: u16,
+    pub(super) pointer: DataPointer,
+    pub(super) work: Work,
+    /// The receive buffer, while the data in it is still needed.
+    pub(super) message: Option<Received>,
+}
+
+impl Active {
+    /// The host's memory for this command's data, if it is not in the capsule.
+    pub(super) fn remote(&self) -> Option<Remote> {
+        match self.pointer {
+            DataPointer::Keyed { remote, .. } => Some(remote),
+            DataPointer::None | DataPointer::InCapsule { .. } => None,
+        }
+    }
+
+    /// Bytes of host data an RDMA Read has to bring.
+    pub(super) fn fetch_length(&self) -> Option<u32> {
+        let from_host = match &self.work {
+            Work::Admin(command) => command.is_from_host(),
+            Work::Io(_, request) => matches!(
+                request,
+                io::Request::Write { .. }
+                    | io::Request::Compare { .. }
+                    | io::Request::DatasetManagement { .. }
+            ),
+        };
+        match self.pointer {
+            DataPointer::Keyed { length: length @ 1.., .. } if from_host => Some(length),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Work {
+    /// For a controller, or for whoever decides about a Connect.
+    Admin(Command),
+    Io(Namespace, io::Request),
+}
+
+/// A command being executed, step by step, and the memory it uses meanwhile.
+#[derive(Debug)]
+pub(super) struct Execution {
+    pub(super) active: Active,
+    /// The host's data, or room for the answer.
+    pub(super) data: Option<Lease>,
+    /// Room of its own: what Compare and Verify read.
+    pub(super) scratch: Option<Lease>,
+    /// Steps done; one for most commands, one for each range of a Dataset Management.
+    pub(super) step: u32,
+}
+
+impl Execution {
+    /// Where the command's data is or goes.
+    pub(super) fn data_sge(&self, verbs: &impl Verbs) -> Option<Sge> {
+        match (&self.data, &self.active.message, self.active.pointer) {
+            (Some(lease), ..) => Some(lease.sge()),
+            (None, Some(message), DataPointer::InCapsule { offset, length }) => {
+                let start = u32::try_from(Command::SIZE).expect("64 bytes");
+                Some(verbs.message_sge(message, start).slice(offset, length))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) cid: u16,
+    pub(super) status: Status,
+    pub(super) result: u64,
+    pub(super) data: Option<(Sge, Remote)>,
+    /// Keeps the memory of `data` until it is sent; never read.
+    pub(super) _lease: Option<Lease>,
+    pub(super) invalidate: Option<u32>,
+}
+
+impl Reply {
+    /// Send queue entries: the response, and the data ahead of it.
+    pub(super) fn cost(&self) -> u32 {
+        1 + u32::from(self.data.is_some())
+    }
+}
+
+/// Why a connection has to end. Never an NVMe status: the host learns of it by the disconnect.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Fault {
+    #[error("the connection is gone")]
+    Disconnected,
+    #[error("a capsule of {0} bytes is shorter than a command")]
+    ShortCapsule(u32),
+    #[error("a work request failed with provider status {0:#x}")]
+    WorkRequest(u32),
+    #[error("the host sent more commands than its queue holds")]
+    QueueOverrun,
+    #[error("{0}")]
+    Ended(&'static str),
+}

@@ -1,0 +1,330 @@
+//! One queue pair against a host and a medium which do everything in any order, under one seed.
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use ironside_common::memory::{Region, SizeClass};
+use ironside_common::provider::sim::{Choices, Network, Prng, SimProvider};
+use ironside_common::verbs::{
+    Access, CmEvent, ConnectParameters, Connections, Event, Exposure, HostVerbs, Verbs,
+};
+
+use super::*;
+use crate::backend::{BlockError, Done, Operation};
+
+const BLOCKS: u64 = 64;
+const SHIFT: u8 = 9;
+const COMMANDS: u16 = 40;
+
+/// A medium which holds operations until the world completes one.
+struct Disk {
+    memory: Rc<Memory>,
+    bytes: Vec<u8>,
+    busy: Vec<(Token, Operation)>,
+    admin: VecDeque<AdminJob>,
+}
+
+impl Disk {
+    fn complete(&mut self, index: usize, fails: bool) -> Done {
+        let (token, operation) = self.busy.swap_remove(index);
+        if fails {
+            return Done { token, result: Err(BlockError::Read(libc::EIO)) };
+        }
+        let range = |offset: u64, length: u64| offset as usize..(offset + length) as usize;
+        match operation {
+            Operation::Read { offset, into } => {
+                self.memory.write(into, &self.bytes[range(offset, into.length.into())]);
+            }
+            Operation::Write { offset, from, .. } => {
+                self.memory.read(from, &mut self.bytes[range(offset, from.length.into())]);
+            }
+            Operation::WriteZeroes { offset, length, .. } | Operation::Deallocate { offset, length } => {
+                self.bytes[range(offset, length)].fill(0);
+            }
+            Operation::Flush => {}
+        }
+        Done { token, result: Ok(()) }
+    }
+}
+
+impl Medium for Disk {
+    fn submit(&mut self, token: Token, namespace: usize, operation: Operation) {
+        assert_eq!(namespace, 3);
+        self.busy.push((token, operation));
+    }
+
+    fn in_place(&self, _: usize, _: u64, _: u32) -> Option<Sge> {
+        None
+    }
+
+    fn poll(&mut self) -> Option<Done> {
+        None
+    }
+}
+
+impl Services for Disk {
+    fn admin(&mut self, job: AdminJob) {
+        self.admin.push_back(job);
+    }
+}
+
+/// A command of the host which has no answer yet.
+struct Outstanding {
+    request: io::Request,
+    exposure: Option<Exposure>,
+    answered: bool,
+}
+
+struct World {
+    prng: Prng,
+    network: Network,
+    target: SimProvider,
+    host: SimProvider,
+    host_memory: Rc<Memory>,
+    host_qp: QpHandle,
+    disk: Disk,
+    memory: Rc<Memory>,
+    pool: Rc<Pool>,
+    qpair: Qpair,
+    depth: u16,
+    send_queue: u32,
+    reads: u32,
+    fails: u32,
+    outstanding: BTreeMap<u16, Outstanding>,
+    sent: u16,
+    host_sends: u32,
+    statuses: BTreeMap<u16, Status>,
+    disconnected: bool,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut prng = Prng::new(seed);
+        let network = Network::new();
+        let (memory, host_memory) = (Memory::new(), Memory::new());
+        host_memory.register(Region::new(1 << 20).unwrap());
+        let address: SocketAddr = "192.0.2.1:4420".parse().unwrap();
+        let (depth, reads) = (1 + prng.below(8) as u16, 1 + prng.below(3));
+        let mut target = network.endpoint(address, Rc::clone(&memory), 0);
+        let mut host = network.endpoint("192.0.2.2:1".parse().unwrap(), Rc::clone(&host_memory), reads);
+        let host_parameters =
+            ConnectParameters { receives: depth, receive_size: 16, send_queue: 1000, reads: 0 };
+        let host_qp = host.connect(address, host_parameters, &[]);
+        let send_queue = 2 + prng.below(8);
+        let Some(Event::Connection(event)) = target.poll() else { panic!("no request") };
+        let CmEvent::Request(request) = *event else { panic!("no request") };
+        let qp = request.qp;
+        let parameters = ConnectParameters { receives: depth, receive_size: 4160, send_queue, reads: 16 };
+        target.accept(request, parameters, &[]);
+        host.poll();
+        let classes = [SizeClass { size: 4096, count: 2 + prng.below(6) }];
+        let pool = Pool::new(&memory, &classes).unwrap();
+        let mut qpair = Qpair::new(&target, qp, depth);
+        let geometry = Geometry { block_shift: SHIFT, blocks: BLOCKS, transfer_max: 4096 };
+        let namespace = Namespace { nsid: 1, medium: 3, geometry, read_only: false };
+        qpair.connected(Role::Io(Rc::new([namespace])), 1, Some(depth + 1));
+        let bytes = vec![0; (BLOCKS << SHIFT) as usize];
+        let disk = Disk { memory: Rc::clone(&memory), bytes, busy: Vec::new(), admin: VecDeque::new() };
+        let fails = prng.below(30);
+        Self {
+            prng,
+            network,
+            target,
+            host,
+            host_memory,
+            host_qp,
+            disk,
+            memory,
+            pool,
+            qpair,
+            depth,
+            send_queue,
+            reads,
+            fails,
+            outstanding: BTreeMap::new(),
+            sent: 0,
+            host_sends: 0,
+            statuses: BTreeMap::new(),
+            disconnected: false,
+        }
+    }
+
+    fn with(&mut self, act: impl FnOnce(&mut Qpair, &mut Context<'_, SimProvider, Disk>)) {
+        let mut cx = Context {
+            verbs: &mut self.target,
+            services: &mut self.disk,
+            pool: &self.pool,
+            memory: &self.memory,
+        };
+        act(&mut self.qpair, &mut cx);
+    }
+
+    fn request(&mut self) -> io::Request {
+        let blocks = 1 + self.prng.below(8);
+        let lba = u64::from(self.prng.below(BLOCKS as u32 + 4));
+        match self.prng.below(8) {
+            0 | 1 => io::Request::Read { lba, blocks, fua: false },
+            2 | 3 => io::Request::Write { lba, blocks, fua: true },
+            4 => io::Request::Compare { lba, blocks, fua: false },
+            5 => io::Request::Verify { lba, blocks, fua: false },
+            6 => io::Request::DatasetManagement { ranges: 1 + self.prng.below(3) as u16, deallocate: true },
+            _ => io::Request::WriteZeroes { lba, blocks, deallocate: false, fua: false },
+        }
+    }
+
+    /// The host sends one more command, in the capsule or with its memory exposed.
+    fn host_sends(&mut self) {
+        let request = self.request();
+        let cid = self.sent;
+        let (access, length) = match request {
+            io::Request::Read { blocks, .. } => (Access::RemoteWrite, blocks << SHIFT),
+            io::Request::Write { blocks, .. } | io::Request::Compare { blocks, .. } => {
+                (Access::RemoteRead, blocks << SHIFT)
+            }
+            io::Request::DatasetManagement { .. } => (Access::RemoteRead, 4096),
+            _ => (Access::RemoteRead, 0),
+        };
+        let sge = self.host_memory.sge(0, u64::from(cid) * 4096, length);
+        let mut bytes = vec![0; length as usize];
+        match request {
+            io::Request::DatasetManagement { .. } => {
+                for (chunk, lba) in bytes.chunks_mut(16).zip(0..60) {
+                    chunk[4] = 1;
+                    chunk[8] = lba;
+                }
+            }
+            _ => bytes.fill(cid as u8 + 1),
+        }
+        self.host_memory.write(sge, &bytes);
+        let in_capsule = access == Access::RemoteRead && length > 0 && self.prng.chance(30);
+        let mut exposure = None;
+        let pointer = if in_capsule {
+            DataPointer::InCapsule { offset: 0, length }
+        } else if length > 0 {
+            let mr = self.host.allocate_mr(self.host_qp);
+            let exposed = self.host.prepare(self.host_qp, mr, sge, access);
+            exposure = Some(exposed);
+            DataPointer::Keyed { remote: exposed.remote, length, invalidate: self.prng.chance(70) }
+        } else {
+            DataPointer::None
+        };
+        let command = request.to_command(cid, 1).with_data(pointer).to_bytes();
+        let token = Token { kind: Kind::Command, generation: 0, qpair: 0, slot: cid };
+        self.host.post_command(self.host_qp, token, &command, in_capsule.then_some(sge), exposure);
+        self.outstanding.insert(cid, Outstanding { request, exposure, answered: false });
+        self.host_sends += 1;
+        self.sent += 1;
+    }
+
+    fn host_polls(&mut self) {
+        match self.host.poll() {
+            Some(Event::Received(received)) => {
+                let completion = Completion::from_capsule(self.host.message(&received)).unwrap();
+                let outstanding =
+                    self.outstanding.get_mut(&completion.cid.get()).expect("a command was sent");
+                assert!(!outstanding.answered, "answered twice");
+                outstanding.answered = true;
+                if let Some(invalidated) = received.invalidated {
+                    assert_eq!(Some(invalidated), outstanding.exposure.map(|exposure| exposure.remote.rkey));
+                }
+                self.check_data(completion.cid.get(), completion.status());
+                self.statuses.insert(completion.cid.get(), completion.status());
+                self.host.repost(received);
+            }
+            Some(Event::Completed(wc)) if wc.token.kind == Kind::Command => self.host_sends -= 1,
+            _ => {}
+        }
+    }
+
+    /// What a good Read brought is some block content the disk can have had.
+    fn check_data(&self, cid: u16, status: Status) {
+        let outstanding = &self.outstanding[&cid];
+        let io::Request::Read { lba, blocks, .. } = outstanding.request else { return };
+        let mut bytes = vec![0; (blocks << SHIFT) as usize];
+        self.host_memory.read(outstanding.exposure.unwrap().sge, &mut bytes);
+        if lba + u64::from(blocks) > BLOCKS {
+            assert_eq!(status, Status::LBA_OUT_OF_RANGE);
+        }
+        if status.is_success() {
+            for block in bytes.chunks(1 << SHIFT) {
+                assert!(block.iter().all(|&byte| byte == block[0]), "a torn block");
+            }
+        } else {
+            assert!(bytes.iter().all(|&byte| byte == cid as u8 + 1), "data came with a failure");
+        }
+    }
+
+    fn target_polls(&mut self) {
+        match self.target.poll() {
+            Some(Event::Received(received)) => self.with(|qpair, cx| qpair.on_received(cx, received)),
+            Some(Event::Completed(wc)) => self.with(|qpair, cx| qpair.on_wc(cx, wc)),
+            Some(Event::Connection(event)) => {
+                assert!(matches!(*event, CmEvent::Disconnected { .. }));
+                self.disconnected = true;
+                self.with(|qpair, cx| qpair.fail(cx, Fault::Disconnected));
+            }
+            None => {}
+        }
+    }
+
+    /// Unanswered commands; the host may have so many outstanding as it has receives.
+    fn in_flight(&self) -> usize {
+        self.outstanding.values().filter(|outstanding| !outstanding.answered).count()
+    }
+
+    fn run(mut self, breaks: bool) -> bool {
+        for _ in 0..20_000 {
+            match self.prng.below(6) {
+                0 if self.sent < COMMANDS && self.in_flight() < self.depth.into() && !self.disconnected => {
+                    self.host_sends();
+                }
+                1 => drop(self.network.step(&mut self.prng)),
+                2 if !self.disk.busy.is_empty() => {
+                    let index = self.prng.below(self.disk.busy.len() as u32) as usize;
+                    let fails = self.prng.chance(self.fails);
+                    let done = self.disk.complete(index, fails);
+                    self.with(|qpair, cx| qpair.on_done(cx, done));
+                }
+                3 => self.target_polls(),
+                4 => self.host_polls(),
+                5 if breaks && self.prng.below(400) == 0 => self.network.break_one(&mut self.prng),
+                _ => {}
+            }
+            let over = self.sent == COMMANDS && self.in_flight() == 0 && self.qpair.is_idle();
+            let full = self.qpair.send_credits() == self.send_queue;
+            if over && full || self.disconnected && self.disk.busy.is_empty() && self.qpair.is_drained() {
+                break;
+            }
+        }
+        self.check_at_rest()
+    }
+
+    fn check_at_rest(mut self) -> bool {
+        while self.network.step(&mut self.prng) {
+            self.target_polls();
+            self.host_polls();
+        }
+        assert_eq!(self.pool.available(), self.pool.total(), "a buffer leaked");
+        if self.disconnected {
+            assert!(self.qpair.is_drained(), "a slot leaked: {:?}", self.qpair);
+            let handle = self.qpair.handle;
+            self.target.destroy(handle);
+        } else {
+            assert_eq!(self.statuses.len(), COMMANDS.into(), "a command was not answered");
+            assert_eq!(self.qpair.send_credits(), self.send_queue, "a send credit leaked");
+            assert_eq!(self.qpair.read_credits(), self.reads, "a read credit leaked");
+            assert_eq!(self.qpair.free.len(), self.depth.into(), "a slot leaked");
+        }
+        self.disconnected
+    }
+}
+
+#[test]
+fn any_order_of_events_keeps_the_promises() {
+    let mut broken = 0;
+    for seed in 0..1500 {
+        let result = std::panic::catch_unwind(|| World::new(seed).run(seed % 2 == 0));
+        let Ok(disconnected) = result else { panic!("seed {seed}") };
+        broken += u32::from(disconnected);
+    }
+    assert!(broken > 200, "the breaks were exercised: {broken}");
+}
