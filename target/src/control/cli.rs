@@ -1,0 +1,128 @@
+//! The command line of `ironside-target`.
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use ironside_common::nvme::Nqn;
+
+use super::config::{
+    Config, ConfigError, Crc, DEFAULT_PORT, Hosts, Namespace, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX,
+    REACTORS_MAX, Serial, Subsystem, address,
+};
+
+/// Exports files, block devices and memory over NVMe/RDMA.
+#[derive(Debug, Parser)]
+#[command(name = "ironside-target", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// Log more; twice for every command. The variable `IRONSIDE_LOG` says it in full.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve namespaces until SIGTERM.
+    Serve(Serve),
+    /// Say whether a configuration file is right, and serve nothing.
+    Check { file: PathBuf },
+    /// Write the manual pages into a directory.
+    Man { directory: PathBuf },
+    /// Write the completions of a shell to standard output.
+    Completions { shell: Shell },
+}
+
+#[derive(Args, Debug)]
+pub struct Serve {
+    /// Read everything from this TOML file; no other option goes with it.
+    #[arg(long, value_name = "FILE", conflicts_with = "Flags")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    flags: Flags,
+}
+
+/// One subsystem, described without a file.
+#[derive(Args, Debug)]
+#[group(id = "Flags", multiple = true)]
+struct Flags {
+    /// Where to listen; repeat for more. An IPv6 address with a port stands in brackets.
+    #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = address, default_values_t = [default_address()])]
+    listen: Vec<SocketAddr>,
+    /// What to serve; repeat for more: a file or block device, `ram:1GiB` or `null:1TiB`, then `,size=1GiB`,
+    /// `,lba=512|4096`, `,read-only`, `,uuid=…`.
+    #[arg(long, value_name = "PATH|ram:SIZE|null:SIZE[,OPTION…]", required_unless_present = "config")]
+    namespace: Vec<Namespace>,
+    /// Name of the subsystem; without it one is made once for these listeners, and kept.
+    #[arg(long)]
+    nqn: Option<Nqn>,
+    /// Serial number of the subsystem; without it one is made once, and kept.
+    #[arg(long)]
+    serial: Option<Serial>,
+    /// Admit this host; repeat for more. Without it only this machine's own host is admitted.
+    #[arg(long, value_name = "NQN", conflicts_with = "allow_any_host")]
+    allow_host: Vec<Nqn>,
+    /// Admit every host that reaches a listener.
+    #[arg(long)]
+    allow_any_host: bool,
+    /// Threads that serve; without it one for each core.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(REACTORS_MAX)))]
+    reactors: Option<u16>,
+    /// Entries of an I/O queue a host may ask for.
+    #[arg(long, value_name = "N", default_value_t = QUEUE_DEPTH_DEFAULT,
+        value_parser = clap::value_parser!(u16).range(2..=i64::from(QUEUE_DEPTH_MAX)))]
+    queue_depth: u16,
+    /// CRC32C on software RDMA connections: on, off, or peer (as the peer asks).
+    #[arg(long, value_name = "on|off|peer", default_value = "on")]
+    crc: Crc,
+    /// Where to keep what must outlive the process.
+    #[arg(long, value_name = "DIRECTORY")]
+    state_dir: Option<PathBuf>,
+}
+
+impl Serve {
+    /// What is to be served, from the file or from the flags.
+    ///
+    /// # Errors
+    /// If it cannot be read, or does not go together.
+    pub fn into_config(self) -> Result<Config, ConfigError> {
+        match self.config {
+            Some(file) => Config::load(&file),
+            None => self.flags.into_config(),
+        }
+    }
+}
+
+impl Flags {
+    fn into_config(self) -> Result<Config, ConfigError> {
+        let hosts = match self.allow_host {
+            _ if self.allow_any_host => Hosts::Any,
+            listed if listed.is_empty() => Hosts::ThisMachine,
+            listed => Hosts::Listed(listed),
+        };
+        let numbered = |(nsid, namespace)| Namespace { nsid, ..namespace };
+        let subsystem = Subsystem {
+            nqn: self.nqn,
+            serial: self.serial,
+            hosts,
+            listen: Vec::new(),
+            namespaces: (1..).zip(self.namespace).map(numbered).collect(),
+        };
+        let config = Config {
+            listen: self.listen,
+            reactors: self.reactors,
+            queue_depth: self.queue_depth,
+            crc: self.crc,
+            state_directory: self.state_dir,
+            subsystems: vec![subsystem],
+        };
+        config.check().map_err(ConfigError::of_flags)?;
+        Ok(config)
+    }
+}
+
+/// This machine alone: who wants to be reached from elsewhere says so.
+fn default_address() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], DEFAULT_PORT))
+}

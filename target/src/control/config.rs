@@ -1,0 +1,117 @@
+//! What the target is to serve. A file and flags alone give the same [`Config`], so whatever comes after
+//! knows one form only.
+mod check;
+mod document;
+mod error;
+mod value;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use ironside_common::nvme::Nqn;
+use uuid::Uuid;
+
+pub use check::{Conflict, Place};
+pub use error::{ConfigError, Problem};
+pub use value::{BlockSize, Crc, Serial, Size, ValueError, address};
+
+/// Where NVMe over RDMA is served unless said otherwise (IANA: nvme).
+pub const DEFAULT_PORT: u16 = 4420;
+pub const QUEUE_DEPTH_DEFAULT: u16 = 128;
+pub const QUEUE_DEPTH_MAX: u16 = 1024;
+pub const REACTORS_MAX: u16 = 64;
+pub const SUBSYSTEMS_MAX: usize = 256;
+pub const NAMESPACES_MAX: usize = 1024;
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Config {
+    /// Where subsystems are reached which do not name listeners of their own. Never empty.
+    pub listen: Vec<SocketAddr>,
+    /// `None`: one for each core.
+    pub reactors: Option<u16>,
+    /// Entries of an I/O queue a host may ask for.
+    pub queue_depth: u16,
+    pub crc: Crc,
+    /// `None`: [`ironside_common::identity::state_directory`].
+    pub state_directory: Option<PathBuf>,
+    /// Never empty.
+    pub subsystems: Vec<Subsystem>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Subsystem {
+    /// `None`: one made once and kept in the state directory.
+    pub nqn: Option<Nqn>,
+    /// `None`: one made once and kept in the state directory.
+    pub serial: Option<Serial>,
+    pub hosts: Hosts,
+    /// Empty: wherever the target listens.
+    pub listen: Vec<SocketAddr>,
+    /// Never empty.
+    pub namespaces: Vec<Namespace>,
+}
+
+/// Who may connect.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Hosts {
+    /// The host this machine is, and no other: what holds if nothing is said.
+    ThisMachine,
+    Listed(Vec<Nqn>),
+    Any,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Namespace {
+    pub nsid: u32,
+    pub backing: Backing,
+    /// `None`: what the medium's own logical block is, 512 bytes at least.
+    pub block_size: Option<BlockSize>,
+    pub read_only: bool,
+    /// `None`: one made once and kept in the state directory.
+    pub uuid: Option<Uuid>,
+}
+
+/// Where the bytes are.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Backing {
+    /// A regular file or a block device. With a size, a missing file is made.
+    File { path: PathBuf, size: Option<u64> },
+    /// Memory, lost when the target ends.
+    Ram { size: u64 },
+    /// Nowhere: reads give zeroes.
+    Null { size: u64 },
+}
+
+impl Config {
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// If it cannot be read, is not TOML, or says what cannot be: with file, line and key.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::unreadable(path, Problem::Read(error)))?;
+        Self::parse(path, &text)
+    }
+
+    /// As [`Self::load`], from text already read from `path`.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        document::read(path, text)
+    }
+}
+
+impl Backing {
+    /// What to call it in a message, and in the state file.
+    pub fn name(&self) -> String {
+        match self {
+            Self::File { path, .. } => path.display().to_string(),
+            Self::Ram { size } => format!("ram:{}", Size(*size)),
+            Self::Null { size } => format!("null:{}", Size(*size)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

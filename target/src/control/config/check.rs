@@ -1,0 +1,114 @@
+//! What each value alone cannot know: whether they go together.
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::{Backing, Config, NAMESPACES_MAX, SUBSYSTEMS_MAX};
+
+/// Where in a configuration something does not fit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Place {
+    Whole,
+    Subsystem(usize),
+    Namespace { subsystem: usize, namespace: usize },
+}
+
+/// Two things said which cannot both be, or one unsaid which must be.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Conflict {
+    #[error("nothing to serve: give a subsystem with a namespace")]
+    NoSubsystem,
+    #[error("nothing to serve: the subsystem has no namespace")]
+    NoNamespace,
+    #[error("there are {found} {what}, and {max} at most can be served")]
+    TooMany { what: &'static str, found: usize, max: usize },
+    #[error("with more than one subsystem each needs an `nqn`")]
+    Unnamed,
+    #[error("there is a subsystem `{0}` already")]
+    SameNqn(String),
+    #[error("`nqn.2014-08.org.nvmexpress.discovery` is the discovery subsystem's own name")]
+    DiscoveryNqn,
+    #[error("the subsystem has a namespace {0} already")]
+    SameNsid(u32),
+    #[error("`{0}` is a namespace already: two would write over each other")]
+    SameFile(String),
+    #[error("there is a namespace with UUID {0} already")]
+    SameUuid(uuid::Uuid),
+    #[error("a host is listed, and any host allowed: say one of them")]
+    ListedAndAny,
+}
+
+impl Config {
+    /// Whether all of it goes together.
+    ///
+    /// # Errors
+    /// The first conflict, and where it lies.
+    pub fn check(&self) -> Result<(), (Place, Conflict)> {
+        let found = self.subsystems.len();
+        if found == 0 {
+            return Err((Place::Whole, Conflict::NoSubsystem));
+        }
+        if found > SUBSYSTEMS_MAX {
+            let conflict = Conflict::TooMany { what: "subsystems", found, max: SUBSYSTEMS_MAX };
+            return Err((Place::Whole, conflict));
+        }
+        self.check_names()?;
+        self.check_namespaces()
+    }
+
+    fn check_names(&self) -> Result<(), (Place, Conflict)> {
+        let mut names = BTreeSet::new();
+        for (index, subsystem) in self.subsystems.iter().enumerate() {
+            let refused = |conflict| Err((Place::Subsystem(index), conflict));
+            match subsystem.nqn {
+                None if self.subsystems.len() > 1 => return refused(Conflict::Unnamed),
+                Some(nqn) if nqn.is_discovery() => return refused(Conflict::DiscoveryNqn),
+                Some(nqn) if !names.insert(nqn) => return refused(Conflict::SameNqn(nqn.to_string())),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check_namespaces(&self) -> Result<(), (Place, Conflict)> {
+        let mut files = BTreeSet::new();
+        let mut uuids = BTreeSet::new();
+        for (subsystem, of) in self.subsystems.iter().enumerate() {
+            let found = of.namespaces.len();
+            if found == 0 {
+                return Err((Place::Subsystem(subsystem), Conflict::NoNamespace));
+            }
+            if found > NAMESPACES_MAX {
+                let conflict = Conflict::TooMany { what: "namespaces", found, max: NAMESPACES_MAX };
+                return Err((Place::Subsystem(subsystem), conflict));
+            }
+            let mut numbers = BTreeSet::new();
+            for (namespace, one) in of.namespaces.iter().enumerate() {
+                let refused = |conflict| Err((Place::Namespace { subsystem, namespace }, conflict));
+                if !numbers.insert(one.nsid) {
+                    return refused(Conflict::SameNsid(one.nsid));
+                }
+                if let Some(uuid) = one.uuid.filter(|uuid| !uuids.insert(*uuid)) {
+                    return refused(Conflict::SameUuid(uuid));
+                }
+                let Backing::File { path, .. } = &one.backing else { continue };
+                // Two names of one file are one file, if it exists; else the name itself is all there is.
+                if !files.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
+                    return refused(Conflict::SameFile(one.backing.name()));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("configuration"),
+            Self::Subsystem(subsystem) => write!(f, "subsystem {}", subsystem + 1),
+            Self::Namespace { subsystem, namespace } => {
+                write!(f, "subsystem {}, namespace {}", subsystem + 1, namespace + 1)
+            }
+        }
+    }
+}

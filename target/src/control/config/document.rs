@@ -1,0 +1,274 @@
+//! A configuration file, read key by key, so that whatever is wrong is told with its line.
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use ironside_common::nvme::Nqn;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::error::nearest;
+use super::value::{address, uuid};
+use super::{
+    Backing, BlockSize, Config, ConfigError, Crc, DEFAULT_PORT, Hosts, Namespace, Place, Problem,
+    QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Size, Subsystem, ValueError,
+};
+
+const TOP: [&str; 6] = ["listen", "reactors", "queue-depth", "crc", "state-dir", "subsystem"];
+const SUBSYSTEM: [&str; 6] = ["nqn", "serial", "allow-hosts", "allow-any-host", "listen", "namespace"];
+const NAMESPACE: [&str; 8] = ["nsid", "path", "size", "ram", "null", "lba", "read-only", "uuid"];
+
+pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
+    let root = DeTable::parse(text).map_err(|error| {
+        let problem = Problem::Syntax(error.message().to_owned());
+        ConfigError::at(path, text, &error.span().unwrap_or(0..0), problem)
+    })?;
+    let file = File { path, text };
+    let top = Table::new(file, root.get_ref(), 0..0, &TOP)?;
+    let mut spans = Vec::new();
+    let config = Config {
+        listen: match top.addresses("listen")? {
+            listen if listen.is_empty() => vec![SocketAddr::from(([127, 0, 0, 1], DEFAULT_PORT))],
+            listen => listen,
+        },
+        reactors: top.number("reactors", 1, REACTORS_MAX)?,
+        queue_depth: top.number("queue-depth", 2, QUEUE_DEPTH_MAX)?.unwrap_or(QUEUE_DEPTH_DEFAULT),
+        crc: top.parsed::<Crc>("crc")?.unwrap_or_default(),
+        state_directory: top.string("state-dir")?.map(|(text, _)| PathBuf::from(text)),
+        subsystems: top.tables("subsystem", &SUBSYSTEM, |table| subsystem(table, &mut spans))?,
+    };
+    config.check().map_err(|(place, conflict)| file.error(spans_at(&spans, place), conflict.into()))?;
+    Ok(config)
+}
+
+/// Where a subsystem and its namespaces stand, to point at in a conflict.
+struct Spans {
+    subsystem: Range<usize>,
+    namespaces: Vec<Range<usize>>,
+}
+
+fn spans_at(spans: &[Spans], place: Place) -> Range<usize> {
+    match place {
+        Place::Whole => 0..0,
+        Place::Subsystem(subsystem) => spans[subsystem].subsystem.clone(),
+        Place::Namespace { subsystem, namespace } => spans[subsystem].namespaces[namespace].clone(),
+    }
+}
+
+fn subsystem(table: &Table<'_>, spans: &mut Vec<Spans>) -> Result<Subsystem, ConfigError> {
+    let mut namespaces = Vec::new();
+    let mut next = 1;
+    let subsystem = Subsystem {
+        nqn: table.nqn("nqn")?,
+        serial: table.parsed("serial")?,
+        hosts: hosts(table)?,
+        listen: table.addresses("listen")?,
+        namespaces: table.tables("namespace", &NAMESPACE, |one| {
+            namespaces.push(one.span.clone());
+            namespace(one, &mut next)
+        })?,
+    };
+    spans.push(Spans { subsystem: table.span.clone(), namespaces });
+    Ok(subsystem)
+}
+
+fn hosts(table: &Table<'_>) -> Result<Hosts, ConfigError> {
+    let listed = table.strings("allow-hosts")?;
+    let any = table.boolean("allow-any-host")?;
+    match (listed, any) {
+        (Some(_), true) => {
+            let span = table.span_of("allow-any-host");
+            Err(table.file.error(span, super::Conflict::ListedAndAny.into()))
+        }
+        (None, true) => Ok(Hosts::Any),
+        (None, false) => Ok(Hosts::ThisMachine),
+        (Some(names), false) => {
+            let parse = |(name, span): (&str, Range<usize>)| {
+                name.parse::<Nqn>().map_err(|error| table.bad("allow-hosts", span, error.into()))
+            };
+            names.into_iter().map(parse).collect::<Result<_, _>>().map(Hosts::Listed)
+        }
+    }
+}
+
+/// A namespace without a number takes the one after its predecessor's.
+fn namespace(table: &Table<'_>, next: &mut u32) -> Result<Namespace, ConfigError> {
+    let nsid = table.number("nsid", 1, u32::from(u16::MAX))?.unwrap_or(*next);
+    *next = nsid + 1;
+    Ok(Namespace {
+        nsid,
+        backing: backing(table)?,
+        block_size: table.number("lba", 0, u32::MAX)?.map(|lba| block_size(table, lba)).transpose()?,
+        read_only: table.boolean("read-only")?,
+        uuid: match table.string("uuid")? {
+            Some((text, span)) => Some(uuid(text).map_err(|error| table.bad("uuid", span, error))?),
+            None => None,
+        },
+    })
+}
+
+fn block_size(table: &Table<'_>, lba: u32) -> Result<BlockSize, ConfigError> {
+    lba.to_string().parse().map_err(|error| table.bad("lba", table.span_of("lba"), error))
+}
+
+fn backing(table: &Table<'_>) -> Result<Backing, ConfigError> {
+    let size = table.size("size")?;
+    match (table.string("path")?, table.size("ram")?, table.size("null")?) {
+        (Some((path, _)), None, None) => Ok(Backing::File { path: PathBuf::from(path), size }),
+        (None, Some(_), None) if size.is_some() => {
+            Err(table.bad("size", table.span_of("size"), ValueError::SizeBehindColon("ram")))
+        }
+        (None, None, Some(_)) if size.is_some() => {
+            Err(table.bad("size", table.span_of("size"), ValueError::SizeBehindColon("null")))
+        }
+        (None, Some(size), None) => Ok(Backing::Ram { size }),
+        (None, None, Some(size)) => Ok(Backing::Null { size }),
+        _ => Err(table.file.error(table.span.clone(), Problem::Backing)),
+    }
+}
+
+#[derive(Clone, Copy)]
+struct File<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl File<'_> {
+    fn error(self, span: Range<usize>, problem: Problem) -> ConfigError {
+        ConfigError::at(self.path, self.text, &span, problem)
+    }
+}
+
+/// One table whose keys are all known ones.
+struct Table<'a> {
+    file: File<'a>,
+    entries: &'a DeTable<'a>,
+    span: Range<usize>,
+}
+
+impl<'a> Table<'a> {
+    fn new(
+        file: File<'a>,
+        entries: &'a DeTable<'a>,
+        span: Range<usize>,
+        known: &[&'static str],
+    ) -> Result<Self, ConfigError> {
+        let unknown = entries.keys().find(|key| !known.contains(&key.get_ref().as_ref()));
+        if let Some(key) = unknown {
+            let nearest = nearest(key.get_ref(), known);
+            let problem = Problem::UnknownKey { key: key.get_ref().to_string(), nearest };
+            return Err(file.error(key.span(), problem));
+        }
+        Ok(Self { file, entries, span })
+    }
+
+    fn get(&self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.entries.get(key)
+    }
+
+    fn span_of(&self, key: &'static str) -> Range<usize> {
+        self.get(key).map_or_else(|| self.span.clone(), Spanned::span)
+    }
+
+    fn wrong(&self, key: &'static str, value: &Spanned<DeValue<'_>>, expected: &'static str) -> ConfigError {
+        let problem = Problem::WrongType { key, expected, found: value.get_ref().type_str() };
+        self.file.error(value.span(), problem)
+    }
+
+    fn bad(&self, key: &'static str, span: Range<usize>, error: ValueError) -> ConfigError {
+        self.file.error(span, Problem::Value { key, error })
+    }
+
+    fn string(&self, key: &'static str) -> Result<Option<(&'a str, Range<usize>)>, ConfigError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let text = value.get_ref().as_str().ok_or_else(|| self.wrong(key, value, "a string"))?;
+        Ok(Some((text, value.span())))
+    }
+
+    fn parsed<T: FromStr<Err = ValueError>>(&self, key: &'static str) -> Result<Option<T>, ConfigError> {
+        let Some((text, span)) = self.string(key)? else { return Ok(None) };
+        text.parse().map(Some).map_err(|error| self.bad(key, span, error))
+    }
+
+    fn nqn(&self, key: &'static str) -> Result<Option<Nqn>, ConfigError> {
+        let Some((text, span)) = self.string(key)? else { return Ok(None) };
+        text.parse::<Nqn>().map(Some).map_err(|error| self.bad(key, span, error.into()))
+    }
+
+    fn boolean(&self, key: &'static str) -> Result<bool, ConfigError> {
+        let Some(value) = self.get(key) else { return Ok(false) };
+        value.get_ref().as_bool().ok_or_else(|| self.wrong(key, value, "true or false"))
+    }
+
+    fn number<T>(&self, key: &'static str, min: T, max: T) -> Result<Option<T>, ConfigError>
+    where
+        T: TryFrom<i64> + Into<u64> + PartialOrd + Copy,
+    {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let found = self.integer(key, value, "a whole number")?;
+        match T::try_from(found) {
+            Ok(number) if number >= min && number <= max => Ok(Some(number)),
+            _ => {
+                let error = ValueError::Range { min: min.into(), max: max.into(), found };
+                Err(self.bad(key, value.span(), error))
+            }
+        }
+    }
+
+    fn integer(
+        &self,
+        key: &'static str,
+        value: &Spanned<DeValue<'_>>,
+        expected: &'static str,
+    ) -> Result<i64, ConfigError> {
+        let integer = value.get_ref().as_integer().ok_or_else(|| self.wrong(key, value, expected))?;
+        i64::from_str_radix(integer.as_str(), integer.radix()).map_err(|_| self.wrong(key, value, expected))
+    }
+
+    /// `"1GiB"`, or a number of bytes.
+    fn size(&self, key: &'static str) -> Result<Option<u64>, ConfigError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let size = match value.get_ref().as_str() {
+            Some(text) => text.parse::<Size>(),
+            None => {
+                let bytes = self.integer(key, value, "a size such as \"1GiB\"")?;
+                u64::try_from(bytes).map_err(|_| ValueError::Blocks).and_then(Size::of)
+            }
+        };
+        size.map(|size| Some(size.0)).map_err(|error| self.bad(key, value.span(), error))
+    }
+
+    fn strings(&self, key: &'static str) -> Result<Option<Vec<(&'a str, Range<usize>)>>, ConfigError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let expected = "a list of strings";
+        let array = value.get_ref().as_array().ok_or_else(|| self.wrong(key, value, expected))?;
+        let text = |entry: &'a Spanned<DeValue<'a>>| {
+            let text = entry.get_ref().as_str().ok_or_else(|| self.wrong(key, entry, expected))?;
+            Ok((text, entry.span()))
+        };
+        array.iter().map(text).collect::<Result<_, _>>().map(Some)
+    }
+
+    fn addresses(&self, key: &'static str) -> Result<Vec<SocketAddr>, ConfigError> {
+        let texts = self.strings(key)?.unwrap_or_default();
+        let parse = |(text, span)| address(text).map_err(|error| self.bad(key, span, error));
+        texts.into_iter().map(parse).collect()
+    }
+
+    fn tables<T>(
+        &self,
+        key: &'static str,
+        known: &[&'static str],
+        mut read: impl FnMut(&Table<'a>) -> Result<T, ConfigError>,
+    ) -> Result<Vec<T>, ConfigError> {
+        let Some(value) = self.get(key) else { return Ok(Vec::new()) };
+        let expected = "tables: write [[subsystem]] or [[subsystem.namespace]]";
+        let array = value.get_ref().as_array().ok_or_else(|| self.wrong(key, value, expected))?;
+        let one = |entry: &'a Spanned<DeValue<'a>>| {
+            let table = entry.get_ref().as_table().ok_or_else(|| self.wrong(key, entry, expected))?;
+            read(&Table::new(self.file, table, entry.span(), known)?)
+        };
+        array.iter().map(one).collect()
+    }
+}

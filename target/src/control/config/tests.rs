@@ -1,0 +1,159 @@
+//! A file and flags give the same value; whatever is wrong is told with its place.
+use clap::Parser;
+
+use super::*;
+use crate::control::cli::{Cli, Command};
+
+fn from_flags(flags: &str) -> Result<Config, ConfigError> {
+    let arguments = format!("ironside-target serve {flags}");
+    let Command::Serve(serve) = Cli::try_parse_from(arguments.split(' ')).expect("flags parse").command else {
+        panic!("serve was asked for");
+    };
+    serve.into_config()
+}
+
+fn refused_flags(flags: &str) -> String {
+    let arguments = format!("ironside-target serve {flags}");
+    Cli::try_parse_from(arguments.split(' ')).expect_err("flags are refused").to_string()
+}
+
+fn from_text(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(Path::new("target.toml"), text)
+}
+
+fn refused(text: &str) -> String {
+    from_text(text).expect_err("the file is refused").to_string()
+}
+
+#[test]
+fn the_shortest_file_and_the_shortest_flags_are_the_same() {
+    let file = from_text("[[subsystem]]\n[[subsystem.namespace]]\npath = \"disk.img\"\n").unwrap();
+    assert_eq!(file, from_flags("--namespace disk.img").unwrap());
+    assert_eq!(file.listen, ["127.0.0.1:4420".parse().unwrap()]);
+    assert_eq!(file.subsystems[0].hosts, Hosts::ThisMachine);
+    assert_eq!((file.queue_depth, file.crc), (128, Crc::On));
+}
+
+#[test]
+fn everything_said_in_a_file_can_be_said_by_flags() {
+    let file = from_text(
+        r#"
+        listen = ["192.0.2.1:4420", "[2001:db8::1]:4421", "::1"]
+        reactors = 2
+        queue-depth = 1024
+        crc = "peer"
+        state-dir = "/var/lib/other"
+
+        [[subsystem]]
+        nqn = "nqn.2014-08.org.example:a"
+        serial = "S1"
+        allow-hosts = ["nqn.2014-08.org.example:h1", "nqn.2014-08.org.example:h2"]
+
+        [[subsystem.namespace]]
+        path = "disk.img"
+        size = "1GiB"
+        lba = 4096
+        read-only = true
+        uuid = "6f9619ff-8b86-d011-b42d-00cf4fc964ff"
+
+        [[subsystem.namespace]]
+        ram = 1048576
+
+        [[subsystem.namespace]]
+        null = "1 TiB"
+        lba = 512
+        "#,
+    );
+    let flags = from_flags(
+        "--listen 192.0.2.1 --listen [2001:db8::1]:4421 --listen [::1] --reactors 2 --queue-depth 1024 --crc peer \
+         --state-dir /var/lib/other --nqn nqn.2014-08.org.example:a --serial S1 \
+         --allow-host nqn.2014-08.org.example:h1 --allow-host nqn.2014-08.org.example:h2 \
+         --namespace disk.img,size=1GiB,lba=4096,read-only,uuid=6f9619ff-8b86-d011-b42d-00cf4fc964ff \
+         --namespace ram:1MiB --namespace null:1T,lba=512",
+    );
+    assert_eq!(file.unwrap(), flags.unwrap());
+}
+
+#[test]
+fn an_unknown_key_is_told_with_its_line_and_the_nearest_one() {
+    let told = refused("listen = []\n\n[[subsystem]]\nallow-host = []\n");
+    assert_eq!(
+        told,
+        "unknown key `allow-host`\n --> target.toml:4:1\n  |\n4 | allow-host = []\n  | ^^^^^^^^^^ did you mean `allow-hosts`?"
+    );
+    assert!(refused("queue_depth = 3").contains("did you mean `queue-depth`?"));
+    assert!(!refused("zebra = 3").contains("did you mean"));
+    assert!(refused("[[subsystem]]\n[[subsystem.namespace]]\nsise = 3").contains("target.toml:3:1"));
+}
+
+#[test]
+fn a_wrong_type_or_value_is_told_with_its_line_and_key() {
+    assert!(refused("reactors = \"two\"").starts_with("`reactors` takes a whole number, not string\n --> target.toml:1:12"));
+    assert!(refused("\nlisten = [1]").contains("target.toml:2:11"));
+    assert!(refused("queue-depth = 1025").starts_with("`queue-depth`: must be between 2 and 1024, not 1025"));
+    assert!(refused("queue-depth = 1").contains("between 2 and 1024"));
+    assert!(refused("reactors = -1").contains("between 1 and 64, not -1"));
+    assert!(refused("crc = \"maybe\"").contains("none of on, off and peer"));
+    assert!(refused("listen = [\"localhost\"]").contains("not an address"));
+    assert!(refused("subsystem = 1").contains("takes tables"));
+    assert!(refused("[[subsystem]]\nnqn = \"iqn.x\"").contains("begins with \"nqn.\""));
+    assert!(refused("[[subsystem]]\nserial = \"123456789012345678901\"").contains("1 to 20"));
+    let namespace = |keys: &str| refused(&format!("[[subsystem]]\n[[subsystem.namespace]]\n{keys}\n"));
+    assert!(namespace("ram = \"1.5GiB\"").contains("not a size"));
+    assert!(namespace("ram = \"99999999999999999999\"").contains("not a size"));
+    assert!(namespace("ram = \"16777216TiB\"").contains("not a size"));
+    assert!(namespace("ram = 513").contains("4096-byte blocks"));
+    assert!(namespace("ram = 0").contains("4096-byte blocks"));
+    assert!(namespace("path = \"a\"\nlba = 1024").contains("512 or 4096 bytes, not 1024"));
+    assert!(namespace("path = \"a\"\nram = 4096").contains("exactly one of"));
+    assert!(namespace("ram = 4096\nsize = 4096").contains("behind the colon"));
+    assert!(namespace("read-only = true").contains("exactly one of"));
+    assert!(namespace("nsid = 0").contains("between 1 and 65535"));
+}
+
+#[test]
+fn what_is_not_toml_is_told_with_its_line() {
+    assert!(refused("listen = [\n\"a\"\nreactors = 1").contains("target.toml:"));
+    assert!(refused("a = 1\na = 2").contains("target.toml:2:1"));
+    let missing = Config::load(Path::new("no such file.toml")).expect_err("it is missing");
+    assert!(missing.to_string().starts_with("no such file.toml: cannot be read"));
+}
+
+#[test]
+fn what_does_not_go_together_is_told_with_its_place() {
+    assert!(refused("").contains("nothing to serve"));
+    let two = |first: &str, second: &str| {
+        refused(&format!("[[subsystem]]\n{first}\n[[subsystem.namespace]]\nram = 4096\n[[subsystem]]\n{second}\n[[subsystem.namespace]]\nram = 4096\n"))
+    };
+    let name = "nqn = \"nqn.2014-08.org.example:a\"";
+    assert!(two(name, name).contains("target.toml:5:1"));
+    assert!(two(name, "").contains("each needs an `nqn`"));
+    assert!(two(name, "nqn = \"nqn.2014-08.org.nvmexpress.discovery\"").contains("own name"));
+    let both = "allow-hosts = []\nallow-any-host = true";
+    assert!(two(both, name).contains("target.toml:3:18"));
+    let namespaces = |keys: &str| refused(&format!("[[subsystem]]\nnamespace = [{keys}]"));
+    assert!(namespaces("{ ram = 4096, nsid = 2 }, { ram = 4096, nsid = 2 }").contains("a namespace 2 already"));
+    assert!(namespaces("{ path = \"/a\" }, { path = \"/a\" }").contains("`/a` is a namespace already"));
+    assert!(from_flags("--namespace /a --namespace /a").unwrap_err().to_string().contains("namespace 2"));
+}
+
+#[test]
+fn flags_are_refused_by_name() {
+    assert!(refused_flags("--namespace ram:1X").contains("not a size"));
+    assert!(refused_flags("--namespace a,colour=red").contains("no option of a namespace"));
+    assert!(refused_flags("--namespace a,read-only=1").contains("no option of a namespace"));
+    assert!(refused_flags("--namespace ram:1G,size=1G").contains("behind the colon"));
+    assert!(refused_flags("--namespace ,lba=512").contains("no path"));
+    assert!(refused_flags("--namespace a --queue-depth 1025").contains("1025"));
+    assert!(refused_flags("--config f --namespace a").contains("cannot be used with"));
+    assert!(refused_flags("--namespace a --allow-any-host --allow-host nqn.a").contains("cannot be used with"));
+    assert!(refused_flags("--reactors 1").contains("required"));
+}
+
+#[test]
+fn a_size_reads_as_it_was_written() {
+    for text in ["1GiB", "3MiB", "8KiB", "12KiB", "5TiB"] {
+        assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
+    }
+    assert_eq!("1g".parse::<Size>(), Ok(Size(1 << 30)));
+}

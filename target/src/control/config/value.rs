@@ -1,0 +1,213 @@
+//! Values as an operator writes them, on the command line or in a file.
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use arrayvec::ArrayString;
+use ironside_common::nvme::NqnError;
+
+use super::{Backing, DEFAULT_PORT, Namespace};
+
+/// Why a value is not what its key takes.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ValueError {
+    #[error("`{0}` is not a size: write bytes, or a number and KiB, MiB, GiB or TiB")]
+    Size(String),
+    #[error("a size is a whole number of 4096-byte blocks, at least one")]
+    Blocks,
+    #[error("`{0}` is not an address: write 192.0.2.1:4420 or [2001:db8::1]:4420")]
+    Address(String),
+    #[error("a logical block has 512 or 4096 bytes, not {0}")]
+    BlockSize(String),
+    #[error("`{0}` is none of on, off and peer")]
+    Crc(String),
+    #[error("a serial number is 1 to 20 printable ASCII characters")]
+    Serial,
+    #[error("`{0}` is not a UUID")]
+    Uuid(String),
+    #[error(transparent)]
+    Nqn(#[from] NqnError),
+    #[error("must be between {min} and {max}, not {found}")]
+    Range { min: u64, max: u64, found: i64 },
+    #[error("no path before the first comma")]
+    NoPath,
+    #[error("`{0}` takes its size behind the colon, as in {0}:1GiB")]
+    SizeBehindColon(&'static str),
+    #[error("`{option}` is no option of a namespace; there are size=, lba=, read-only and uuid=")]
+    Option { option: String },
+}
+
+/// A number of bytes, whole blocks of 4096.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Size(pub u64);
+
+const UNITS: [(&str, u32); 13] = [
+    ("", 0),
+    ("B", 0),
+    ("K", 10),
+    ("KB", 10),
+    ("KiB", 10),
+    ("M", 20),
+    ("MB", 20),
+    ("MiB", 20),
+    ("G", 30),
+    ("GB", 30),
+    ("GiB", 30),
+    ("T", 40),
+    ("TiB", 40),
+];
+
+impl Size {
+    pub(super) const fn of(bytes: u64) -> Result<Self, ValueError> {
+        if bytes == 0 || !bytes.is_multiple_of(4096) { Err(ValueError::Blocks) } else { Ok(Self(bytes)) }
+    }
+}
+
+impl FromStr for Size {
+    type Err = ValueError;
+
+    /// Units are powers of 1024, however they are written.
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let refused = || ValueError::Size(text.into());
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let number: u64 = number.parse().map_err(|_| refused())?;
+        let unit = unit.trim_start();
+        let (_, shift) = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(refused)?;
+        Self::of(number.checked_mul(1 << shift).ok_or_else(refused)?)
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        match units.iter().find(|(_, shift)| self.0.is_multiple_of(1 << shift)) {
+            Some((unit, shift)) => write!(f, "{}{unit}", self.0 >> shift),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+/// Bytes of a logical block.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum BlockSize {
+    B512,
+    B4096,
+}
+
+impl BlockSize {
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::B512 => 512,
+            Self::B4096 => 4096,
+        }
+    }
+}
+
+impl FromStr for BlockSize {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "512" => Ok(Self::B512),
+            "4096" => Ok(Self::B4096),
+            _ => Err(ValueError::BlockSize(text.into())),
+        }
+    }
+}
+
+/// Whether connections carry the CRC of MPA (RFC 5044).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Crc {
+    #[default]
+    On,
+    /// Refuses nobody: a peer that wants it gets it.
+    Off,
+    /// As the peer asks.
+    Peer,
+}
+
+impl FromStr for Crc {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            "peer" => Ok(Self::Peer),
+            _ => Err(ValueError::Crc(text.into())),
+        }
+    }
+}
+
+/// The serial number of a subsystem: printable ASCII, 20 characters at most (NVMe Base 2.0, Identify
+/// Controller).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Serial(ArrayString<20>);
+
+impl Serial {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Serial {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let printable = !text.is_empty() && text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        match ArrayString::from(text) {
+            Ok(serial) if printable => Ok(Self(serial)),
+            _ => Err(ValueError::Serial),
+        }
+    }
+}
+
+/// An address of ours, with or without a port.
+///
+/// # Errors
+/// If it is none.
+pub fn address(text: &str) -> Result<SocketAddr, ValueError> {
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    text.parse()
+        .or_else(|_| bare.parse().map(|ip: IpAddr| SocketAddr::new(ip, DEFAULT_PORT)))
+        .map_err(|_| ValueError::Address(text.into()))
+}
+
+pub(super) fn uuid(text: &str) -> Result<uuid::Uuid, ValueError> {
+    text.parse().map_err(|_| ValueError::Uuid(text.into()))
+}
+
+impl FromStr for Namespace {
+    type Err = ValueError;
+
+    /// `PATH`, `ram:SIZE` or `null:SIZE`, then options separated by commas. The number is given later.
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let mut parts = text.split(',');
+        let backing = backing(parts.next().unwrap_or_default())?;
+        let mut namespace = Self { nsid: 0, backing, block_size: None, read_only: false, uuid: None };
+        for option in parts {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            match (name, &mut namespace.backing) {
+                ("size", Backing::File { size, .. }) => *size = Some(value.parse::<Size>()?.0),
+                ("size", Backing::Ram { .. }) => return Err(ValueError::SizeBehindColon("ram")),
+                ("size", Backing::Null { .. }) => return Err(ValueError::SizeBehindColon("null")),
+                ("lba", _) => namespace.block_size = Some(value.parse()?),
+                ("read-only", _) if option == name => namespace.read_only = true,
+                ("uuid", _) => namespace.uuid = Some(uuid(value)?),
+                _ => return Err(ValueError::Option { option: option.into() }),
+            }
+        }
+        Ok(namespace)
+    }
+}
+
+fn backing(text: &str) -> Result<Backing, ValueError> {
+    match text.split_once(':') {
+        Some(("ram", size)) => Ok(Backing::Ram { size: size.parse::<Size>()?.0 }),
+        Some(("null", size)) => Ok(Backing::Null { size: size.parse::<Size>()?.0 }),
+        _ if text.is_empty() => Err(ValueError::NoPath),
+        _ => Ok(Backing::File { path: PathBuf::from(text), size: None }),
+    }
+}

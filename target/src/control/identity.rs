@@ -1,0 +1,223 @@
+//! Names which must be the same after a restart, though nobody chose them: a host takes a namespace with
+//! another UUID, or a subsystem with another serial number, for another one. They are made once and kept in
+//! one small file of the state directory, checksummed, and replaced as a whole.
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use ironside_common::identity::state_directory;
+use ironside_common::nvme::Nqn;
+use uuid::Uuid;
+
+use super::config::{Backing, Config, Namespace, Serial, Subsystem};
+
+const FILE: &str = "target.identities";
+const HEAD: &str = "ironside-target identities 1";
+
+/// Who a subsystem is, and each of its namespaces, in the order of the configuration.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Identity {
+    pub nqn: Nqn,
+    pub serial: Serial,
+    /// The NGUID of each is the same 16 bytes.
+    pub uuids: Vec<Uuid>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    #[error("no place for lasting state: give --state-dir (state-dir in a file), or set XDG_STATE_HOME or HOME")]
+    NoDirectory,
+    #[error("{path}: {source}", path = path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error(
+        "{path} is damaged: {why}. Restore it from a backup; or delete it, and new identities are made, \
+         which hosts take for new namespaces; or give nqn, serial and uuid in the configuration",
+        path = path.display()
+    )]
+    Damaged { path: PathBuf, why: &'static str },
+}
+
+/// The identities of what `config` serves: as it says, as kept, or made and kept now.
+///
+/// # Errors
+/// If the state directory cannot be used, or its file is damaged.
+pub fn settle(config: &Config) -> Result<Vec<Identity>, IdentityError> {
+    let mut kept = match config.state_directory.clone().or_else(state_directory) {
+        _ if config.subsystems.iter().all(is_complete) => Kept::default(),
+        Some(directory) => Kept::open(&directory)?,
+        None => return Err(IdentityError::NoDirectory),
+    };
+    let identities = config.subsystems.iter().map(|one| identity(one, config, &mut kept)).collect();
+    kept.save()?;
+    Ok(identities)
+}
+
+fn is_complete(subsystem: &Subsystem) -> bool {
+    let namespaces = subsystem.namespaces.iter().all(|namespace| namespace.uuid.is_some());
+    subsystem.nqn.is_some() && subsystem.serial.is_some() && namespaces
+}
+
+fn identity(subsystem: &Subsystem, config: &Config, kept: &mut Kept) -> Identity {
+    let nqn = subsystem.nqn.unwrap_or_else(|| {
+        let listen: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
+        let uuid = kept.uuid(format!("subsystem at {}", listen.join(" ")));
+        let nqn = format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}");
+        nqn.parse().expect("the UUID form is a valid NQN")
+    });
+    let serial = subsystem.serial.unwrap_or_else(|| {
+        let uuid = kept.uuid(format!("serial of {nqn}")).simple().to_string();
+        uuid[..20].parse().expect("20 hexadecimal digits are a serial number")
+    });
+    let uuid = |one: &Namespace| one.uuid.unwrap_or_else(|| kept.uuid(namespace_key(&nqn, one)));
+    Identity { nqn, serial, uuids: subsystem.namespaces.iter().map(uuid).collect() }
+}
+
+/// A file is itself wherever it is served; memory is only known by who serves it. The last part of a path is
+/// not resolved: names in /dev/disk/by-id stay, what they point to does not.
+fn namespace_key(nqn: &Nqn, namespace: &Namespace) -> String {
+    let Backing::File { path, .. } = &namespace.backing else {
+        return format!("namespace {} of {nqn}", namespace.nsid);
+    };
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let folder = path.parent().and_then(|parent| parent.canonicalize().ok());
+    match (folder, path.file_name()) {
+        (Some(folder), Some(name)) => format!("file {:?}", folder.join(name)),
+        _ => format!("file {path:?}"),
+    }
+}
+
+/// The file, and the lock that keeps a second target out while this one reads and replaces it.
+#[derive(Default)]
+struct Kept {
+    place: Option<(PathBuf, File)>,
+    uuids: BTreeMap<String, Uuid>,
+    is_changed: bool,
+}
+
+impl Kept {
+    fn open(directory: &Path) -> Result<Self, IdentityError> {
+        let path = directory.join(FILE);
+        let read = || {
+            fs::create_dir_all(directory)?;
+            let lock = File::create(directory.join("target.lock"))?;
+            lock.lock()?;
+            match fs::read(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((lock, None)),
+                bytes => Ok((lock, Some(bytes?))),
+            }
+        };
+        let (lock, bytes) = read().map_err(|source| IdentityError::Io { path: path.clone(), source })?;
+        let parse = |bytes| {
+            parse(bytes).map_err(|why| IdentityError::Damaged { path: path.clone(), why })
+        };
+        let uuids = bytes.as_deref().map(parse).transpose()?.unwrap_or_default();
+        Ok(Self { place: Some((path, lock)), uuids, is_changed: false })
+    }
+
+    fn uuid(&mut self, key: String) -> Uuid {
+        *self.uuids.entry(key).or_insert_with(|| {
+            self.is_changed = true;
+            Uuid::new_v4()
+        })
+    }
+
+    /// A crash leaves the old file or the new one, never a part.
+    fn save(self) -> Result<(), IdentityError> {
+        let Some((path, _lock)) = self.place.filter(|_| self.is_changed) else { return Ok(()) };
+        let draft = path.with_extension("new");
+        let replace = || {
+            let mut file = File::create(&draft)?;
+            file.write_all(render(&self.uuids).as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&draft, &path)?;
+            File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+        };
+        replace().map_err(|source| IdentityError::Io { path: path.clone(), source })
+    }
+}
+
+/// A line of a UUID and its key each, between the head and the checksum of all before it.
+fn render(uuids: &BTreeMap<String, Uuid>) -> String {
+    let lines: String = uuids.iter().map(|(key, uuid)| format!("{uuid} {key}\n")).collect();
+    let body = format!("{HEAD}\n{lines}");
+    let sum = crc32fast::hash(body.as_bytes());
+    format!("{body}crc32 {sum:08x}\n")
+}
+
+fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Uuid>, &'static str> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "it is not text")?;
+    let body_length = text.rfind("crc32 ").ok_or("its end is missing")?;
+    let (body, sum) = text.split_at(body_length);
+    if sum != format!("crc32 {:08x}\n", crc32fast::hash(body.as_bytes())) {
+        return Err("its checksum does not match");
+    }
+    let lines = body.strip_prefix(HEAD).ok_or("it is of another version")?.trim_start().lines();
+    let entry = |line: &str| {
+        let (uuid, key) = line.split_once(' ')?;
+        Some((key.to_owned(), uuid.parse().ok()?))
+    };
+    lines.map(entry).collect::<Option<_>>().ok_or("a line has no UUID")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(directory: &Path, keys: &str) -> Config {
+        let text = format!(
+            "state-dir = {directory:?}\n[[subsystem]]\n{keys}\n[[subsystem.namespace]]\npath = \"/dev/null\"\n\
+             [[subsystem.namespace]]\nram = 4096\n"
+        );
+        Config::parse(Path::new("target.toml"), &text).unwrap()
+    }
+
+    #[test]
+    fn identities_survive_a_restart_and_follow_the_medium() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = settle(&config(directory.path(), "")).unwrap();
+        assert_eq!(settle(&config(directory.path(), "")).unwrap(), first);
+        assert_ne!(first[0].uuids[0], first[0].uuids[1]);
+        assert_eq!(first[0].serial.as_str().len(), 20);
+
+        let renamed = settle(&config(directory.path(), "nqn = \"nqn.2014-08.org.example:a\"")).unwrap();
+        assert_eq!(renamed[0].uuids[0], first[0].uuids[0], "the file is the same file");
+        assert_ne!(renamed[0].uuids[1], first[0].uuids[1], "memory belongs to its subsystem");
+    }
+
+    #[test]
+    fn what_the_configuration_says_needs_no_state() {
+        let keys = "nqn = \"nqn.2014-08.org.example:a\"\nserial = \"S\"\nnamespace = [{ ram = 4096, uuid = \
+                    \"6f9619ff-8b86-d011-b42d-00cf4fc964ff\" }]";
+        let text = format!("state-dir = \"/dev/null/nowhere\"\n[[subsystem]]\n{keys}\n");
+        let config = Config::parse(Path::new("target.toml"), &text).unwrap();
+        let identity = &settle(&config).unwrap()[0];
+        assert_eq!((identity.serial.as_str(), identity.uuids.len()), ("S", 1));
+    }
+
+    #[test]
+    fn a_damaged_file_is_refused_with_a_way_out() {
+        let directory = tempfile::tempdir().unwrap();
+        settle(&config(directory.path(), "")).unwrap();
+        let path = directory.path().join(FILE);
+        let good = fs::read(&path).unwrap();
+        for index in 0..good.len() {
+            let mut bad = good.clone();
+            bad[index] ^= 1;
+            fs::write(&path, &bad).unwrap();
+            let error = settle(&config(directory.path(), "")).unwrap_err();
+            assert!(matches!(error, IdentityError::Damaged { .. }), "byte {index}: {error}");
+            assert!(error.to_string().contains("delete it"));
+            fs::write(&path, &good[..index]).unwrap();
+            assert!(settle(&config(directory.path(), "")).is_err(), "cut at {index}");
+        }
+        fs::write(&path, &good).unwrap();
+        settle(&config(directory.path(), "")).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_is_told_by_name() {
+        let error = settle(&config(Path::new("/dev/null/nowhere"), "")).unwrap_err();
+        assert!(error.to_string().starts_with("/dev/null/nowhere/target.identities: "), "{error}");
+    }
+}

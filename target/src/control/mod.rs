@@ -1,0 +1,4 @@
+//! What an operator says to the target and hears from it: command line, configuration, lasting identity.
+pub mod cli;
+pub mod config;
+pub mod identity;
