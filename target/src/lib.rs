@@ -1,3 +1,4 @@
 //! The target.
 pub mod backend;
+pub mod control;
 pub mod qpair;

@@ -26,7 +26,9 @@ pub struct Identity {
 
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    #[error("no place for lasting state: give --state-dir (state-dir in a file), or set XDG_STATE_HOME or HOME")]
+    #[error(
+        "no place for lasting state: give --state-dir (state-dir in a file), or set XDG_STATE_HOME or HOME"
+    )]
     NoDirectory,
     #[error("{path}: {source}", path = path.display())]
     Io { path: PathBuf, source: io::Error },
@@ -108,9 +110,7 @@ impl Kept {
             }
         };
         let (lock, bytes) = read().map_err(|source| IdentityError::Io { path: path.clone(), source })?;
-        let parse = |bytes| {
-            parse(bytes).map_err(|why| IdentityError::Damaged { path: path.clone(), why })
-        };
+        let parse = |bytes| parse(bytes).map_err(|why| IdentityError::Damaged { path: path.clone(), why });
         let uuids = bytes.as_deref().map(parse).transpose()?.unwrap_or_default();
         Ok(Self { place: Some((path, lock)), uuids, is_changed: false })
     }

@@ -93,7 +93,15 @@ impl fmt::Display for ConfigError {
         writeln!(f, "{:margin$}--> {}:{line}:{column}", "", self.origin)?;
         writeln!(f, "{:margin$} |", "")?;
         writeln!(f, "{line} | {text}")?;
-        write!(f, "{:margin$} | {:indent$}{}{}", "", "", "^".repeat(*width), self.advice(), indent = column - 1)
+        write!(
+            f,
+            "{:margin$} | {:indent$}{}{}",
+            "",
+            "",
+            "^".repeat(*width),
+            self.advice(),
+            indent = column - 1
+        )
     }
 }
 

@@ -6,7 +6,8 @@ use crate::control::cli::{Cli, Command};
 
 fn from_flags(flags: &str) -> Result<Config, ConfigError> {
     let arguments = format!("ironside-target serve {flags}");
-    let Command::Serve(serve) = Cli::try_parse_from(arguments.split(' ')).expect("flags parse").command else {
+    let Command::Serve(serve) = Cli::try_parse_from(arguments.split(' ')).expect("flags parse").command
+    else {
         panic!("serve was asked for");
     };
     serve.into_config()
@@ -88,7 +89,10 @@ fn an_unknown_key_is_told_with_its_line_and_the_nearest_one() {
 
 #[test]
 fn a_wrong_type_or_value_is_told_with_its_line_and_key() {
-    assert!(refused("reactors = \"two\"").starts_with("`reactors` takes a whole number, not string\n --> target.toml:1:12"));
+    assert!(
+        refused("reactors = \"two\"")
+            .starts_with("`reactors` takes a whole number, not string\n --> target.toml:1:12")
+    );
     assert!(refused("\nlisten = [1]").contains("target.toml:2:11"));
     assert!(refused("queue-depth = 1025").starts_with("`queue-depth`: must be between 2 and 1024, not 1025"));
     assert!(refused("queue-depth = 1").contains("between 2 and 1024"));
@@ -123,7 +127,9 @@ fn what_is_not_toml_is_told_with_its_line() {
 fn what_does_not_go_together_is_told_with_its_place() {
     assert!(refused("").contains("nothing to serve"));
     let two = |first: &str, second: &str| {
-        refused(&format!("[[subsystem]]\n{first}\n[[subsystem.namespace]]\nram = 4096\n[[subsystem]]\n{second}\n[[subsystem.namespace]]\nram = 4096\n"))
+        refused(&format!(
+            "[[subsystem]]\n{first}\n[[subsystem.namespace]]\nram = 4096\n[[subsystem]]\n{second}\n[[subsystem.namespace]]\nram = 4096\n"
+        ))
     };
     let name = "nqn = \"nqn.2014-08.org.example:a\"";
     assert!(two(name, name).contains("target.toml:5:1"));
@@ -132,7 +138,9 @@ fn what_does_not_go_together_is_told_with_its_place() {
     let both = "allow-hosts = []\nallow-any-host = true";
     assert!(two(both, name).contains("target.toml:3:18"));
     let namespaces = |keys: &str| refused(&format!("[[subsystem]]\nnamespace = [{keys}]"));
-    assert!(namespaces("{ ram = 4096, nsid = 2 }, { ram = 4096, nsid = 2 }").contains("a namespace 2 already"));
+    assert!(
+        namespaces("{ ram = 4096, nsid = 2 }, { ram = 4096, nsid = 2 }").contains("a namespace 2 already")
+    );
     assert!(namespaces("{ path = \"/a\" }, { path = \"/a\" }").contains("`/a` is a namespace already"));
     assert!(from_flags("--namespace /a --namespace /a").unwrap_err().to_string().contains("namespace 2"));
 }
@@ -146,7 +154,9 @@ fn flags_are_refused_by_name() {
     assert!(refused_flags("--namespace ,lba=512").contains("no path"));
     assert!(refused_flags("--namespace a --queue-depth 1025").contains("1025"));
     assert!(refused_flags("--config f --namespace a").contains("cannot be used with"));
-    assert!(refused_flags("--namespace a --allow-any-host --allow-host nqn.a").contains("cannot be used with"));
+    assert!(
+        refused_flags("--namespace a --allow-any-host --allow-host nqn.a").contains("cannot be used with")
+    );
     assert!(refused_flags("--reactors 1").contains("required"));
 }
 

@@ -74,7 +74,8 @@ impl FromStr for Size {
         let (number, unit) = text.split_at(digits);
         let number: u64 = number.parse().map_err(|_| refused())?;
         let unit = unit.trim_start();
-        let (_, shift) = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(refused)?;
+        let (_, shift) =
+            UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(refused)?;
         Self::of(number.checked_mul(1 << shift).ok_or_else(refused)?)
     }
 }
