@@ -25,7 +25,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve namespaces until SIGTERM.
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Say whether a configuration file is right, and serve nothing.
     Check { file: PathBuf },
     /// Write the manual pages into a directory.

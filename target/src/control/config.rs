@@ -64,7 +64,7 @@ pub enum Hosts {
 pub struct Namespace {
     pub nsid: u32,
     pub backing: Backing,
-    /// `None`: what the medium's own logical block is, 512 bytes at least.
+    /// `None`: what the device or the file system works with; 4096 bytes in memory.
     pub block_size: Option<BlockSize>,
     pub read_only: bool,
     /// `None`: one made once and kept in the state directory.

@@ -84,7 +84,7 @@ fn hosts(table: &Table<'_>) -> Result<Hosts, ConfigError> {
         (None, true) => Ok(Hosts::Any),
         (None, false) => Ok(Hosts::ThisMachine),
         (Some(names), false) => {
-            let parse = |(name, span): (&str, Range<usize>)| {
+            let parse = |(name, span): Text<'_>| {
                 name.parse::<Nqn>().map_err(|error| table.bad("allow-hosts", span, error.into()))
             };
             names.into_iter().map(parse).collect::<Result<_, _>>().map(Hosts::Listed)
@@ -127,6 +127,9 @@ fn backing(table: &Table<'_>) -> Result<Backing, ConfigError> {
         _ => Err(table.file.error(table.span.clone(), Problem::Backing)),
     }
 }
+
+/// A string, and where it stands.
+type Text<'a> = (&'a str, Range<usize>);
 
 #[derive(Clone, Copy)]
 struct File<'a> {
@@ -180,7 +183,7 @@ impl<'a> Table<'a> {
         self.file.error(span, Problem::Value { key, error })
     }
 
-    fn string(&self, key: &'static str) -> Result<Option<(&'a str, Range<usize>)>, ConfigError> {
+    fn string(&self, key: &'static str) -> Result<Option<Text<'a>>, ConfigError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let text = value.get_ref().as_str().ok_or_else(|| self.wrong(key, value, "a string"))?;
         Ok(Some((text, value.span())))
@@ -239,7 +242,7 @@ impl<'a> Table<'a> {
         size.map(|size| Some(size.0)).map_err(|error| self.bad(key, value.span(), error))
     }
 
-    fn strings(&self, key: &'static str) -> Result<Option<Vec<(&'a str, Range<usize>)>>, ConfigError> {
+    fn strings(&self, key: &'static str) -> Result<Option<Vec<Text<'a>>>, ConfigError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let expected = "a list of strings";
         let array = value.get_ref().as_array().ok_or_else(|| self.wrong(key, value, expected))?;
@@ -260,7 +263,7 @@ impl<'a> Table<'a> {
         &self,
         key: &'static str,
         known: &[&'static str],
-        mut read: impl FnMut(&Table<'a>) -> Result<T, ConfigError>,
+        mut read: impl FnMut(&Self) -> Result<T, ConfigError>,
     ) -> Result<Vec<T>, ConfigError> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let expected = "tables: write [[subsystem]] or [[subsystem.namespace]]";

@@ -11,7 +11,7 @@ pub struct ConfigError {
     pub problem: Problem,
     /// The file, or what else the configuration came from.
     origin: String,
-    position: Option<Position>,
+    position: Option<Box<Position>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -48,8 +48,8 @@ impl ConfigError {
 
     /// In the text of `path`, at the bytes `span`.
     pub(super) fn at(path: &Path, text: &str, span: &Range<usize>, problem: Problem) -> Self {
-        let start = text.floor_char_boundary(span.start);
-        let before = &text[..start];
+        let before = text.get(..span.start).unwrap_or_default();
+        let start = before.len();
         let begin = before.rfind('\n').map_or(0, |newline| newline + 1);
         let line = text[begin..].lines().next().unwrap_or_default();
         let column = text[begin..start].chars().count();
@@ -60,7 +60,7 @@ impl ConfigError {
             width: marked.chars().count().max(1),
             text: line.replace('\t', " "),
         };
-        Self { problem, origin: path.display().to_string(), position: Some(position) }
+        Self { problem, origin: path.display().to_string(), position: Some(Box::new(position)) }
     }
 
     /// Said by flags, where there is no line to show.
@@ -85,7 +85,7 @@ impl std::error::Error for ConfigError {}
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(Position { line, column, width, text }) = &self.position else {
+        let Some(Position { line, column, width, text }) = self.position.as_deref() else {
             return write!(f, "{}: {}", self.origin, self.problem);
         };
         let margin = line.to_string().len();
