@@ -3,6 +3,9 @@
 //! It behaves as a drive with a volatile write cache may at worst. Operations complete in whatever order
 //! the caller chooses; what was written is durable only after a flush or with FUA; and when the power goes,
 //! each block which was not durable keeps any of the versions it had since, as the caller chooses.
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
