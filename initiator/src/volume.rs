@@ -1,5 +1,6 @@
 //! What a volume is to whoever uses it: requests in, completions out, and what it can do. The machine behind
 //! it is the host machine; exports, tests and tools know only this.
+use ironside_common::nvme::Status;
 use ironside_common::verbs::Sge;
 
 /// What is to be done with a range of a volume.
@@ -60,9 +61,8 @@ pub enum IoError {
     Medium,
     #[error("a reservation of another host forbids it")]
     ReservationConflict,
-    /// The number is status code type and code, as `0xTCC`.
-    #[error("the controller answered with status {0:#05x}")]
-    Refused(u16),
+    #[error("the controller answered: {0}")]
+    Refused(Status),
     #[error("the controller could not be reached within the time allowed")]
     ConnectionLost,
     #[error("the namespace is gone, or is not the one it was")]

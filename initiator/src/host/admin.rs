@@ -1,0 +1,217 @@
+//! What goes over the admin queue: the steps of setting up, keep-alive, events, and looking for namespaces
+//! again when they have changed.
+use ironside_common::nvme::async_event::AsyncEvent;
+use ironside_common::nvme::{AdminOpcode, Command};
+use ironside_common::time::Time;
+use ironside_common::verbs::{ConnectParameters, Connections, HostVerbs};
+use zerocopy::IntoBytes;
+
+use super::keep_alive::KeepAlive;
+use super::queue::{Data, Queue, Refusal};
+use super::scan::Scan;
+use super::setup::{Ask, Payload};
+use super::{Fault, Host, HostEvent, IDENTIFY_LENGTH, Live, Namespace, Owner, Phase, TIMEOUT_CHECK_INTERVAL};
+
+/// Bytes of a response capsule, and so of a receive buffer.
+const RESPONSE_LENGTH: u32 = 16;
+
+impl Host {
+    /// Does what setting up asks for next.
+    pub(super) fn drive_setup<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
+        let Phase::Setup(setup) = &self.phase else { return };
+        match setup.ask() {
+            Ask::Dial { size, private_data, .. } => {
+                let parameters = ConnectParameters {
+                    receives: size,
+                    receive_size: RESPONSE_LENGTH,
+                    send_queue: Queue::<Owner>::send_queue(size),
+                    reads: 0,
+                };
+                let qp = verbs.connect(self.options.address, parameters, private_data.as_bytes());
+                self.dialing = Some(qp);
+            }
+            Ask::Command { queue, command, payload } => {
+                let data = self.payload(&payload);
+                self.send(verbs, queue.into(), command, data, Owner::Step, now);
+            }
+            Ask::Sleep => {}
+            Ask::Ready => self.go_live(verbs, now),
+        }
+    }
+
+    /// A command of the current step was answered.
+    pub(super) fn on_step<V: HostVerbs + Connections>(
+        &mut self,
+        verbs: &mut V,
+        result: Result<u64, Refusal>,
+        now: Time,
+    ) {
+        self.memory.read(self.scratch.page, &mut self.page[..]);
+        match &mut self.phase {
+            Phase::Setup(setup) => match setup.answered(result, &self.page, now) {
+                Ok(()) => self.drive_setup(verbs, now),
+                Err(error) => self.fail_setup(verbs, error, now),
+            },
+            Phase::Live(live) => {
+                let Some(mut scan) = live.scan.take() else { return };
+                // A list which cannot be had now leaves everything as it was.
+                let usable = scan.answered(result.map(drop), &self.page).is_ok();
+                if usable && scan.query().is_some() {
+                    live.scan = Some(scan);
+                } else if usable {
+                    let (found, _) = scan.into_found();
+                    self.reconcile(found);
+                }
+                self.drive_scan(verbs, now);
+            }
+            Phase::Shutdown { .. } => self.on_shutdown_step(verbs, result, now),
+            Phase::Idle | Phase::Ending(_) | Phase::Waiting { .. } | Phase::Over => {}
+        }
+    }
+
+    pub(super) fn on_keep_alive<V: HostVerbs + Connections>(
+        &mut self,
+        verbs: &mut V,
+        result: Result<u64, Refusal>,
+        now: Time,
+    ) {
+        let Phase::Live(live) = &mut self.phase else { return };
+        match result {
+            Ok(_) => live.keep_alive.answered(),
+            Err(refusal) => self.lose(verbs, Fault::KeepAliveRefused(refusal), now),
+        }
+    }
+
+    pub(super) fn on_async_event<V: HostVerbs + Connections>(
+        &mut self,
+        verbs: &mut V,
+        result: Result<u64, Refusal>,
+        now: Time,
+    ) {
+        let Phase::Live(live) = &mut self.phase else { return };
+        // A controller which refuses the request will refuse the next one too.
+        let Ok(value) = result else { return };
+        let event = AsyncEvent::from_dword(value as u32);
+        if event == AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED {
+            live.rescan = true;
+        }
+        self.ask_for_event(verbs, now);
+        self.drive_scan(verbs, now);
+    }
+
+    pub(super) fn keep_alive<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
+        let Phase::Live(live) = &mut self.phase else { return };
+        if live.keep_alive.is_expired(now) {
+            return self.lose(verbs, Fault::KeepAlive(self.options.kato_ms()), now);
+        }
+        if self.queues[0].has_room() && live.keep_alive.poll(now) {
+            let command = Command::new(AdminOpcode::KEEP_ALIVE.0, 0, 0);
+            self.queues[0].submit(verbs, command, Data::None, Owner::KeepAlive, now);
+        }
+    }
+
+    fn go_live<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
+        let Phase::Setup(setup) = std::mem::replace(&mut self.phase, Phase::Idle) else { return };
+        let mut association = setup.into_association();
+        let found = std::mem::take(&mut association.namespaces);
+        let wants_events = association.controller.events.0 != 0;
+        if self.association.replace(association).is_some() {
+            self.counters.reconnects += 1;
+        }
+        self.phase = Phase::Live(Live {
+            keep_alive: KeepAlive::new(self.options.keep_alive_tmo, now),
+            scan: None,
+            rescan: false,
+            next_timeout_check: now + TIMEOUT_CHECK_INTERVAL,
+            close_by: None,
+        });
+        self.reconnect.succeeded();
+        self.reconcile(found);
+        self.events.push_back(HostEvent::Connected);
+        if wants_events && self.io_queues() > 0 {
+            self.ask_for_event(verbs, now);
+        }
+    }
+
+    fn ask_for_event<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
+        if self.queues[0].has_room() {
+            let command = Command::new(AdminOpcode::ASYNC_EVENT_REQUEST.0, 0, 0);
+            self.queues[0].submit(verbs, command, Data::None, Owner::AsyncEvent, now);
+        }
+    }
+
+    /// Sends the next query of the scan, and begins one if a change was announced.
+    fn drive_scan<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
+        let (Phase::Live(live), Some(association)) = (&mut self.phase, &self.association) else { return };
+        if live.scan.is_none() && std::mem::take(&mut live.rescan) {
+            let page_shift = association.capabilities.page_shift_min();
+            let limits = association.controller.limits;
+            live.scan = Some(Scan::new(association.version, page_shift, limits, true));
+        } else if live.scan.is_some() && self.queues[0].outstanding_of(|owner| *owner == Owner::Step) > 0 {
+            return;
+        }
+        let Some(query) = live.scan.as_ref().and_then(Scan::query) else { return };
+        let data = self.payload(&Payload::In(query.length));
+        self.send(verbs, 0, query.command, data, Owner::Step, now);
+    }
+
+    /// Makes the scratch page ready for a command's data.
+    fn payload(&self, payload: &Payload) -> Data {
+        match payload {
+            Payload::None => Data::None,
+            Payload::In(length) => {
+                assert!(*length as usize <= IDENTIFY_LENGTH, "a read beyond the page");
+                self.memory.zero(self.scratch.page);
+                Data::In(self.scratch.page.slice(0, *length))
+            }
+            Payload::Connect(data) => {
+                self.memory.write(self.scratch.page, data.as_bytes());
+                Data::Out(self.scratch.page.slice(0, data.as_bytes().len() as u32))
+            }
+        }
+    }
+
+    fn send<V: HostVerbs + Connections>(
+        &mut self,
+        verbs: &mut V,
+        queue: usize,
+        command: Command,
+        data: Data,
+        owner: Owner,
+        now: Time,
+    ) {
+        let queue = &mut self.queues[queue];
+        if queue.has_room() {
+            queue.submit(verbs, command, data, owner, now);
+        } else {
+            self.lose(verbs, Fault::NoRoom, now);
+        }
+    }
+
+    /// Compares what was found with what is known. Another namespace under a known number is not taken for
+    /// it: requests for the old one fail rather than reach the wrong data.
+    fn reconcile(&mut self, found: Vec<Namespace>) {
+        let mut seen = vec![false; self.namespaces.len()];
+        for namespace in found {
+            let known = self.namespaces.iter().position(|known| known.nsid == namespace.nsid);
+            let Some(index) = known else {
+                self.events.push_back(HostEvent::NamespaceAdded(self.namespaces.len()));
+                self.namespaces.push(namespace);
+                continue;
+            };
+            let known = &mut self.namespaces[index];
+            if known.is_same(&namespace) {
+                seen[index] = true;
+                if (known.geometry, known.available) != (namespace.geometry, true) {
+                    self.events.push_back(HostEvent::NamespaceChanged(index));
+                }
+                *known = namespace;
+            }
+        }
+        for (index, seen) in seen.into_iter().enumerate() {
+            if !seen && std::mem::replace(&mut self.namespaces[index].available, false) {
+                self.events.push_back(HostEvent::NamespaceChanged(index));
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What a host is told before it connects.
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ironside_common::nvme::Nqn;
+
+use super::queue::MAX_QUEUE_SIZE;
+
+/// Entries of the admin queue, as every NVMe/RDMA host has it.
+pub const ADMIN_QUEUE_SIZE: u16 = 32;
+/// I/O queues one host may have.
+pub const IO_QUEUES_MAX: u16 = 64;
+
+/// What is wanted of the controller.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Role {
+    /// Volumes.
+    Io,
+    /// What the controller and its namespaces say of themselves: no I/O queues.
+    Inquiry,
+    /// The discovery log page.
+    Discovery,
+}
+
+/// Which controller, and how. The names are nvme-cli's.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    pub address: SocketAddr,
+    pub nqn: Nqn,
+    pub role: Role,
+    pub host_nqn: Nqn,
+    pub host_id: uuid::Uuid,
+    pub nr_io_queues: u16,
+    /// Entries of each I/O queue; one less may be outstanding.
+    pub queue_size: u16,
+    /// Zero switches keep-alive off.
+    pub keep_alive_tmo: Duration,
+    pub reconnect_delay: Duration,
+    /// From the loss of the connection until requests fail; `None` for never.
+    pub ctrl_loss_tmo: Option<Duration>,
+    /// Ask the controller to do without submission queue flow control.
+    pub disable_sqflow: bool,
+    /// How long a command may stay unanswered before the connection counts as lost.
+    pub io_timeout: Duration,
+    /// Most bytes of one transfer, whatever the controller would take.
+    pub max_transfer: u32,
+    /// Requests of the user that may be outstanding.
+    pub requests: u32,
+}
+
+/// Why options make no sense.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum OptionsError {
+    #[error("nr_io_queues must be between 1 and {IO_QUEUES_MAX}")]
+    IoQueues,
+    #[error("queue_size must be between 16 and {MAX_QUEUE_SIZE}")]
+    QueueSize,
+    #[error("keep_alive_tmo must be below 2^32 milliseconds")]
+    KeepAlive,
+    #[error("max_transfer must be a multiple of 4096 below 16 MiB")]
+    MaxTransfer,
+}
+
+impl HostOptions {
+    /// The defaults of nvme-cli where it has some; one I/O queue, since one reactor drives them all.
+    #[must_use]
+    pub fn new(address: SocketAddr, nqn: Nqn, host_nqn: Nqn, host_id: uuid::Uuid) -> Self {
+        Self {
+            address,
+            nqn,
+            role: Role::Io,
+            host_nqn,
+            host_id,
+            nr_io_queues: 1,
+            queue_size: 128,
+            keep_alive_tmo: Duration::from_secs(5),
+            reconnect_delay: Duration::from_secs(10),
+            ctrl_loss_tmo: Some(Duration::from_secs(600)),
+            disable_sqflow: false,
+            io_timeout: Duration::from_secs(30),
+            max_transfer: 1 << 20,
+            requests: 1024,
+        }
+    }
+
+    /// # Errors
+    /// If a number is out of its range.
+    pub fn check(&self) -> Result<(), OptionsError> {
+        if !(1..=IO_QUEUES_MAX).contains(&self.nr_io_queues) {
+            return Err(OptionsError::IoQueues);
+        }
+        if !(16..=MAX_QUEUE_SIZE).contains(&self.queue_size) {
+            return Err(OptionsError::QueueSize);
+        }
+        if u32::try_from(self.keep_alive_tmo.as_millis()).is_err() {
+            return Err(OptionsError::KeepAlive);
+        }
+        if self.max_transfer < 4096 || !self.max_transfer.is_multiple_of(4096) || self.max_transfer >= 1 << 24
+        {
+            return Err(OptionsError::MaxTransfer);
+        }
+        Ok(())
+    }
+
+    /// As Connect carries it.
+    #[must_use]
+    pub fn kato_ms(&self) -> u32 {
+        u32::try_from(self.keep_alive_tmo.as_millis()).unwrap_or(u32::MAX)
+    }
+}
