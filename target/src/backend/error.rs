@@ -1,4 +1,5 @@
 //! How a medium fails, and what the host is told.
+use ironside_common::nvme::Status;
 
 /// Why an operation failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -55,6 +56,25 @@ impl BlockError {
     }
 }
 
+impl From<BlockError> for Status {
+    fn from(error: BlockError) -> Self {
+        match error {
+            BlockError::NoSpace => Self::CAPACITY_EXCEEDED,
+            BlockError::ReadOnly => Self::NAMESPACE_WRITE_PROTECTED,
+            BlockError::OutOfRange => Self::LBA_OUT_OF_RANGE,
+            // Nothing is there to be read, however often it is tried.
+            BlockError::EndOfFile => Self::UNRECOVERED_READ.with_dnr(true),
+            BlockError::Unsupported => Self::INVALID_OPCODE,
+            BlockError::Reserved => Self::RESERVATION_CONFLICT,
+            // Another path may lead to it.
+            BlockError::Gone => Self::INTERNAL_PATH_ERROR,
+            BlockError::Busy(_) => Self::INTERRUPTED,
+            BlockError::Protection | BlockError::Read(_) => Self::UNRECOVERED_READ,
+            BlockError::Write(_) => Self::WRITE_FAULT,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,5 +91,19 @@ mod tests {
         assert_eq!(read(libc::EIO), BlockError::Read(libc::EIO));
         assert_eq!(write(libc::EIO), BlockError::Write(libc::EIO));
         assert_eq!(write(i32::MAX), BlockError::Write(i32::MAX));
+    }
+
+    #[test]
+    fn the_host_is_told_what_it_can_act_on() {
+        let status = |errno, direction| Status::from(BlockError::from_errno(errno, direction));
+        for direction in [Direction::Read, Direction::Write] {
+            assert_eq!(status(libc::ENOSPC, direction), Status::CAPACITY_EXCEEDED);
+            assert_eq!(status(libc::EROFS, direction), Status::NAMESPACE_WRITE_PROTECTED);
+            assert!(!status(libc::EAGAIN, direction).dnr(), "worth another try");
+            let none_succeeds = (1..=133).all(|errno| !status(errno, direction).is_success());
+            assert!(none_succeeds);
+        }
+        assert_eq!(status(libc::EIO, Direction::Read), Status::UNRECOVERED_READ);
+        assert_eq!(status(libc::EIO, Direction::Write), Status::WRITE_FAULT);
     }
 }

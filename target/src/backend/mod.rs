@@ -9,7 +9,6 @@ mod faulty;
 mod medium;
 mod null;
 mod ram;
-mod status;
 mod uring;
 
 #[cfg(test)]
