@@ -1,4 +1,5 @@
 //! The target.
 pub mod backend;
+pub mod catalog;
 pub mod control;
 pub mod qpair;

@@ -1,0 +1,360 @@
+//! What the target serves, to whom and where: one immutable, versioned value. Control builds the next
+//! version; each reactor swaps its `Arc` between two turns. The catalog holds identities, it does not invent
+//! them: they have to be the same after a restart, so whoever keeps the configuration keeps them too.
+use std::net::SocketAddr;
+
+use arrayvec::ArrayString;
+use ironside_common::nvme::Nqn;
+use uuid::Uuid;
+
+use crate::backend::OpenMedium;
+
+/// Largest namespace identifier, and so the most namespaces of a subsystem. A changed namespace list names
+/// them all.
+pub const NSID_MAX: u32 = 1024;
+
+/// What a catalog cannot hold.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum CatalogError {
+    #[error("two subsystems are named {0}")]
+    DuplicateSubsystem(Box<Nqn>),
+    #[error("{0} is the name of the discovery subsystem")]
+    DiscoverySubsystem(Box<Nqn>),
+    #[error("subsystem {0} is reached at no address")]
+    Unreachable(Box<Nqn>),
+    #[error("two namespaces of subsystem {0} are number {1}")]
+    DuplicateNamespace(Box<Nqn>, u32),
+    #[error("namespaces are numbered 1 to {NSID_MAX}, not {0}")]
+    NamespaceNumber(u32),
+    #[error("two namespaces have the UUID {0}")]
+    DuplicateUuid(Uuid),
+    #[error("namespace {0} has no UUID, which hosts tell it from others by")]
+    NoUuid(u32),
+    #[error("namespace {0} is smaller than one block")]
+    EmptyNamespace(u32),
+    #[error("blocks have 512 to 4096 bytes, not 2^{0}")]
+    BlockSize(u8),
+    #[error("a serial number is 1 to 20 printable ASCII characters, not {0:?}")]
+    Serial(String),
+}
+
+/// One version of everything the target serves.
+#[derive(Clone, Debug)]
+pub struct Catalog {
+    version: u64,
+    subsystems: Vec<Subsystem>,
+    listeners: Vec<Listener>,
+}
+
+impl Catalog {
+    /// # Errors
+    /// If two things have the same name.
+    pub fn new(version: u64, mut subsystems: Vec<Subsystem>) -> Result<Self, CatalogError> {
+        subsystems.sort_by_key(|subsystem| subsystem.nqn);
+        if let Some(pair) = subsystems.windows(2).find(|pair| pair[0].nqn == pair[1].nqn) {
+            return Err(CatalogError::DuplicateSubsystem(pair[0].nqn.into()));
+        }
+        let namespaces = subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+        let mut uuids: Vec<Uuid> = namespaces.map(|namespace| namespace.uuid).collect();
+        uuids.sort_unstable();
+        if let Some(pair) = uuids.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(CatalogError::DuplicateUuid(pair[0]));
+        }
+        let mut addresses: Vec<SocketAddr> =
+            subsystems.iter().flat_map(|subsystem| subsystem.listen.iter().copied()).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let listeners =
+            (1..).zip(addresses).map(|(port_id, address)| Listener { port_id, address }).collect();
+        Ok(Self { version, subsystems, listeners })
+    }
+
+    /// Grows with every change.
+    #[must_use]
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// By name, ascending.
+    #[must_use]
+    pub fn subsystems(&self) -> &[Subsystem] {
+        &self.subsystems
+    }
+
+    #[must_use]
+    pub fn subsystem(&self, nqn: &Nqn) -> Option<&Subsystem> {
+        let index = self.subsystems.binary_search_by_key(nqn, |subsystem| subsystem.nqn).ok()?;
+        Some(&self.subsystems[index])
+    }
+
+    /// Wherever any subsystem is reached, by address, ascending.
+    #[must_use]
+    pub fn listeners(&self) -> &[Listener] {
+        &self.listeners
+    }
+}
+
+/// One address the target listens at.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Listener {
+    /// Its number within the target, from 1.
+    pub port_id: u16,
+    /// May be a wildcard.
+    pub address: SocketAddr,
+}
+
+/// Which hosts may connect. A name is no secret: this keeps order, not secrets.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Hosts {
+    Any,
+    Listed(Vec<Nqn>),
+}
+
+/// One NVM subsystem.
+#[derive(Clone, Debug)]
+pub struct Subsystem {
+    nqn: Nqn,
+    serial: ArrayString<20>,
+    hosts: Hosts,
+    listen: Vec<SocketAddr>,
+    namespaces: Vec<Namespace>,
+}
+
+impl Subsystem {
+    /// A subsystem reached at the addresses `listen`.
+    ///
+    /// # Errors
+    /// If a value is none the wire can carry, or two namespaces have the same number.
+    pub fn new(
+        nqn: Nqn,
+        serial: &str,
+        hosts: Hosts,
+        listen: Vec<SocketAddr>,
+        mut namespaces: Vec<Namespace>,
+    ) -> Result<Self, CatalogError> {
+        if nqn.is_discovery() {
+            return Err(CatalogError::DiscoverySubsystem(nqn.into()));
+        }
+        if listen.is_empty() {
+            return Err(CatalogError::Unreachable(nqn.into()));
+        }
+        let printable = !serial.is_empty() && serial.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+        let serial = ArrayString::from(serial)
+            .ok()
+            .filter(|_| printable)
+            .ok_or_else(|| CatalogError::Serial(serial.to_owned()))?;
+        namespaces.sort_by_key(|namespace| namespace.nsid);
+        if let Some(pair) = namespaces.windows(2).find(|pair| pair[0].nsid == pair[1].nsid) {
+            return Err(CatalogError::DuplicateNamespace(nqn.into(), pair[0].nsid));
+        }
+        namespaces.iter().try_for_each(Namespace::check)?;
+        Ok(Self { nqn, serial, hosts, listen, namespaces })
+    }
+
+    #[must_use]
+    pub const fn nqn(&self) -> &Nqn {
+        &self.nqn
+    }
+
+    #[must_use]
+    pub fn serial(&self) -> &str {
+        &self.serial
+    }
+
+    /// By number, ascending.
+    #[must_use]
+    pub fn namespaces(&self) -> &[Namespace] {
+        &self.namespaces
+    }
+
+    #[must_use]
+    pub fn namespace(&self, nsid: u32) -> Option<&Namespace> {
+        let index = self.namespaces.binary_search_by_key(&nsid, |namespace| namespace.nsid).ok()?;
+        Some(&self.namespaces[index])
+    }
+
+    #[must_use]
+    pub fn allows(&self, host: &Nqn) -> bool {
+        match &self.hosts {
+            Hosts::Any => true,
+            Hosts::Listed(hosts) => hosts.contains(host),
+        }
+    }
+
+    /// Whether a connection which came to `local`, an address of this machine, may lead here.
+    #[must_use]
+    pub fn is_reached_at(&self, local: SocketAddr) -> bool {
+        self.listen.iter().any(|&address| covers(address, local))
+    }
+
+    /// Whether one of its addresses is exactly `address`.
+    #[must_use]
+    pub fn listens_at(&self, address: SocketAddr) -> bool {
+        self.listen.contains(&address)
+    }
+}
+
+/// One namespace of a subsystem.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    pub nsid: u32,
+    pub uuid: Uuid,
+    /// All zero for none.
+    pub nguid: Uuid,
+    /// Binary logarithm of the block size in bytes.
+    pub block_shift: u8,
+    /// Its size. The medium may meanwhile have become larger.
+    pub blocks: u64,
+    pub read_only: bool,
+    pub medium: OpenMedium,
+}
+
+impl Namespace {
+    /// The whole of `medium`, whose UUID is also its NGUID.
+    #[must_use]
+    pub fn whole(nsid: u32, uuid: Uuid, medium: OpenMedium) -> Self {
+        let block_shift = medium.block_size().trailing_zeros();
+        Self {
+            nsid,
+            uuid,
+            nguid: uuid,
+            block_shift: u8::try_from(block_shift).expect("a block size has 32 bits"),
+            blocks: medium.size() >> block_shift,
+            read_only: medium.read_only(),
+            medium,
+        }
+    }
+
+    /// Whether a host would see any difference.
+    #[must_use]
+    pub fn looks_like(&self, other: &Self) -> bool {
+        let seen = |one: &Self| (one.nsid, one.uuid, one.nguid, one.block_shift, one.blocks, one.read_only);
+        seen(self) == seen(other)
+    }
+
+    fn check(&self) -> Result<(), CatalogError> {
+        if !(1..=NSID_MAX).contains(&self.nsid) {
+            return Err(CatalogError::NamespaceNumber(self.nsid));
+        }
+        if self.uuid.is_nil() {
+            return Err(CatalogError::NoUuid(self.nsid));
+        }
+        if !(9..=12).contains(&self.block_shift) {
+            return Err(CatalogError::BlockSize(self.block_shift));
+        }
+        if self.blocks == 0 {
+            return Err(CatalogError::EmptyNamespace(self.nsid));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a socket bound to `bound` gets connections which come to `local`. IPv6's wildcard gets IPv4's too.
+fn covers(bound: SocketAddr, local: SocketAddr) -> bool {
+    let (ip, local_ip) = (bound.ip().to_canonical(), local.ip().to_canonical());
+    let anywhere = ip.is_unspecified() && (ip.is_ipv6() || local_ip.is_ipv4());
+    bound.port() == local.port() && (anywhere || ip == local_ip)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn namespace(nsid: u32, blocks: u64) -> Namespace {
+        let medium = OpenMedium::null(blocks << 9, 512).unwrap();
+        Namespace::whole(nsid, Uuid::from_u128(0xABCD_0000 + u128::from(nsid)), medium)
+    }
+
+    pub(crate) fn subsystem(name: &str, hosts: Hosts, listen: &[&str], nsids: &[u32]) -> Subsystem {
+        let listen = listen.iter().map(|address| address.parse().unwrap()).collect();
+        let namespaces = nsids.iter().map(|&nsid| namespace(nsid, 1000)).collect();
+        Subsystem::new(nqn(name), "SERIAL", hosts, listen, namespaces).unwrap()
+    }
+
+    pub(crate) fn nqn(name: &str) -> Nqn {
+        format!("nqn.2014-08.org.example:{name}").parse().unwrap()
+    }
+
+    const HERE: &[&str] = &["127.0.0.1:4420"];
+
+    fn wrong(namespaces: Vec<Namespace>) -> CatalogError {
+        let listen = vec!["127.0.0.1:4420".parse().unwrap()];
+        Subsystem::new(nqn("a"), "S", Hosts::Any, listen, namespaces).unwrap_err()
+    }
+
+    #[test]
+    fn everything_is_found_by_its_name() {
+        let subsystems =
+            vec![subsystem("b", Hosts::Any, HERE, &[]), subsystem("a", Hosts::Any, HERE, &[7, 2])];
+        let mut second = subsystems.clone();
+        let catalog = Catalog::new(1, subsystems).unwrap();
+        let a = catalog.subsystem(&nqn("a")).unwrap();
+        assert!(a.namespaces().iter().map(|namespace| namespace.nsid).eq([2, 7]));
+        assert_eq!(a.namespace(7).unwrap().blocks, 1000);
+        assert!(a.namespace(3).is_none() && catalog.subsystem(&nqn("c")).is_none());
+        assert!(catalog.subsystems().iter().map(Subsystem::nqn).eq(&[nqn("a"), nqn("b")]));
+
+        second.push(subsystem("a", Hosts::Any, HERE, &[]));
+        assert_eq!(Catalog::new(2, second).unwrap_err(), CatalogError::DuplicateSubsystem(nqn("a").into()));
+    }
+
+    #[test]
+    fn what_the_wire_cannot_carry_is_refused() {
+        assert_eq!(wrong(vec![namespace(0, 8)]), CatalogError::NamespaceNumber(0));
+        assert_eq!(wrong(vec![namespace(1025, 8)]), CatalogError::NamespaceNumber(1025));
+        assert_eq!(
+            wrong(vec![namespace(3, 8), namespace(3, 9)]),
+            CatalogError::DuplicateNamespace(nqn("a").into(), 3)
+        );
+        assert_eq!(wrong(vec![Namespace { blocks: 0, ..namespace(1, 8) }]), CatalogError::EmptyNamespace(1));
+        assert_eq!(
+            wrong(vec![Namespace { block_shift: 13, ..namespace(1, 8) }]),
+            CatalogError::BlockSize(13)
+        );
+        assert_eq!(wrong(vec![Namespace { uuid: Uuid::nil(), ..namespace(1, 8) }]), CatalogError::NoUuid(1));
+        let serial = |serial: &str| {
+            Subsystem::new(nqn("a"), serial, Hosts::Any, vec!["[::]:1".parse().unwrap()], vec![]).is_ok()
+        };
+        assert!(serial("12345678901234567890"));
+        assert!(!serial("") && !serial("123456789012345678901") && !serial("ä"));
+    }
+
+    #[test]
+    fn two_namespaces_with_one_uuid_would_hide_each_other() {
+        let subsystems = vec![subsystem("a", Hosts::Any, HERE, &[1]), subsystem("b", Hosts::Any, HERE, &[1])];
+        let uuid = subsystems[0].namespaces()[0].uuid;
+        assert_eq!(Catalog::new(1, subsystems).unwrap_err(), CatalogError::DuplicateUuid(uuid));
+    }
+
+    #[test]
+    fn a_wildcard_covers_its_family_and_ipv6_both() {
+        let at = |address: &str| -> SocketAddr { address.parse().unwrap() };
+        let everywhere = subsystem("a", Hosts::Any, &["[::]:4420"], &[]);
+        let four = subsystem("a", Hosts::Any, &["0.0.0.0:4420"], &[]);
+        let one = subsystem("a", Hosts::Any, &["10.0.0.1:4420"], &[]);
+        for (local, of_everywhere, of_four, of_one) in [
+            ("10.0.0.1:4420", true, true, true),
+            ("[::ffff:10.0.0.1]:4420", true, true, true),
+            ("10.0.0.2:4420", true, true, false),
+            ("[::1]:4420", true, false, false),
+            ("10.0.0.1:4421", false, false, false),
+        ] {
+            assert_eq!(everywhere.is_reached_at(at(local)), of_everywhere, "{local}");
+            assert_eq!(four.is_reached_at(at(local)), of_four, "{local}");
+            assert_eq!(one.is_reached_at(at(local)), of_one, "{local}");
+        }
+    }
+
+    #[test]
+    fn listeners_are_numbered_and_each_is_one() {
+        let subsystems = vec![
+            subsystem("a", Hosts::Any, &["127.0.0.1:4421", "127.0.0.1:4420"], &[]),
+            subsystem("b", Hosts::Listed(vec![nqn("host")]), &["127.0.0.1:4420"], &[]),
+        ];
+        let catalog = Catalog::new(1, subsystems).unwrap();
+        let ports: Vec<_> = catalog.listeners().iter().map(|one| (one.port_id, one.address.port())).collect();
+        assert_eq!(ports, [(1, 4420), (2, 4421)]);
+        let b = catalog.subsystem(&nqn("b")).unwrap();
+        assert!(b.allows(&nqn("host")) && !b.allows(&nqn("other")));
+    }
+}
