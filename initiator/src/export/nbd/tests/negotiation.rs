@@ -1,7 +1,10 @@
 //! Haggling, option by option.
-use super::world::{SIZE, World, client_flags, info_data, option, parameters};
+use super::world::{World, client_flags, info_data, option, parameters};
 use crate::export::nbd::wire::{self, answer, export_flag, info, option as number};
 use crate::export::nbd::{Fault, LARGEST_REQUEST};
+use crate::export::testing::GEOMETRY;
+
+const SIZE: u64 = GEOMETRY.size;
 
 fn greeted() -> World {
     let mut world = World::new(parameters());

@@ -3,81 +3,16 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 
-use ironside_common::memory::{Memory, Pool};
-use ironside_common::reactor::{Mailbox, Ring, Sender, Tenant, mailbox, run, source};
-use ironside_common::time::Time;
-use ironside_common::verbs::Token;
-
-use super::world::{SIZE, Shelf, client_flags, info_data, option, parameters, pool, request};
-use crate::attach::{Context, Export};
+use super::world::{client_flags, info_data, option, parameters, request};
 use crate::export::nbd::Server;
 use crate::export::nbd::wire::{command, option as number};
-use crate::volume::Completed;
-
-/// A reactor with nothing but the export and its volume.
-struct Reactor {
-    server: Server,
-    shelf: Shelf,
-    pool: Rc<Pool>,
-    memory: Rc<Memory>,
-    stop: Mailbox<()>,
-    closing: bool,
-    closed: bool,
-    now: Time,
-}
-
-impl Reactor {
-    fn with<T>(&mut self, ring: &mut Ring, act: impl FnOnce(&mut Server, &mut Context<'_>) -> T) -> T {
-        let (volume, pool, memory) = (&mut self.shelf, &self.pool, &*self.memory);
-        act(&mut self.server, &mut Context { volume, ring, pool, memory, now: self.now })
-    }
-}
-
-impl Tenant for Reactor {
-    fn turn(&mut self, ring: &mut Ring, now: Time) -> bool {
-        self.now = now;
-        self.closing |= self.stop.receive().is_some();
-        let mut did = self.with(ring, |server, context| server.turn(context));
-        while let Some(request) = self.shelf.pending.pop_front() {
-            self.shelf.carry_out(&self.memory, request);
-            let completed = Completed { tag: request.tag, result: Ok(()) };
-            self.with(ring, |server, context| server.completed(context, completed));
-            did = true;
-        }
-        if self.closing {
-            self.closed = self.with(ring, |server, context| server.close(context));
-        }
-        did
-    }
-
-    fn on_ring(&mut self, ring: &mut Ring, token: Token, result: i32, _now: Time) {
-        match token.qpair {
-            source::MAILBOX => self.stop.on_ring(),
-            _ => self.with(ring, |server, context| server.on_ring(context, token, result)),
-        }
-    }
-
-    fn arm(&mut self, ring: &mut Ring) {
-        self.stop.arm(ring, 0);
-        self.with(ring, |server, context| server.arm(context));
-    }
-
-    fn deadline(&self) -> Option<Time> {
-        self.server.deadline()
-    }
-
-    fn finished(&self) -> bool {
-        self.closed
-    }
-}
+use crate::export::testing::{GEOMETRY, Running};
 
 struct Served {
     path: PathBuf,
-    stop: Sender<()>,
-    thread: JoinHandle<Vec<u8>>,
+    running: Running,
     _directory: tempfile::TempDir,
 }
 
@@ -85,30 +20,14 @@ impl Served {
     fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nbd.sock");
-        let (sender, stop) = mailbox(1).unwrap();
-        let (ready, started) = std::sync::mpsc::channel();
-        let listening = path.clone();
-        let thread = thread::spawn(move || {
-            let memory = Memory::new();
-            let mut ring = Ring::new(64, Rc::clone(&memory)).unwrap();
-            let server = Server::listen(&listening, parameters()).unwrap();
-            ready.send(()).unwrap();
-            let pool = pool(&memory);
-            let (shelf, now) = (Shelf::new(), Time::ZERO);
-            let mut reactor =
-                Reactor { server, shelf, pool, memory, stop, closing: false, closed: false, now };
-            run(&mut ring, &mut reactor).unwrap();
-            assert_eq!(reactor.pool.available(), reactor.pool.total());
-            reactor.shelf.bytes
-        });
-        started.recv().unwrap();
-        Self { path, stop: sender, thread, _directory: directory }
+        let at = path.clone();
+        let running = Running::start(move |_| Server::listen(&at, parameters()).unwrap());
+        Self { path, running, _directory: directory }
     }
 
     /// What the volume holds in the end.
     fn end(self) -> Vec<u8> {
-        self.stop.send(()).unwrap();
-        self.thread.join().unwrap()
+        self.running.end()
     }
 }
 
@@ -190,5 +109,5 @@ fn clients_come_and_go_and_those_too_many_are_turned_away() {
             assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
         }
     }
-    assert_eq!(served.end().len() as u64, SIZE);
+    assert_eq!(served.end().len() as u64, GEOMETRY.size);
 }

@@ -1,8 +1,11 @@
 //! Requests and what becomes of them.
-use super::world::{PIECE, SIZE, World, parameters, request};
+use super::world::{World, parameters, request};
 use crate::export::nbd::wire::{chunk, command, command_flag};
 use crate::export::nbd::{ErrorNumber, Fault, LARGEST_REQUEST};
+use crate::export::testing::{GEOMETRY, PIECE};
 use crate::volume::{IoError, Operation};
+
+const SIZE: u64 = GEOMETRY.size;
 
 fn pattern(length: u32) -> Vec<u8> {
     (0..length).map(|i| (i * 7 / 3) as u8).collect()

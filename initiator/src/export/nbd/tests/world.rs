@@ -2,7 +2,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use ironside_common::memory::{Memory, Pool, SizeClass};
+use ironside_common::memory::{Memory, Pool};
 use ironside_common::reactor::Ring;
 use ironside_common::time::Time;
 use zerocopy::{FromBytes, IntoBytes};
@@ -12,79 +12,13 @@ use crate::export::nbd::connection::{Connection, Tag};
 use crate::export::nbd::output::Part;
 use crate::export::nbd::wire::{self, ChunkHeader, OptionHeader, OptionReply, RequestHeader, SimpleReply};
 use crate::export::nbd::{Fault, Parameters};
-use crate::volume::{Completed, Geometry, IoError, Operation, Request, State, Volume};
+use crate::export::testing::{GEOMETRY, PIECE, Shelf, pool};
+use crate::volume::{Completed, IoError};
 
-pub(super) const SIZE: u64 = 1 << 20;
-pub(super) const BLOCK: u32 = 512;
-/// Bytes of the buffers requests are cut to.
-pub(super) const PIECE: u32 = 16384;
 const TAG: Tag = Tag(0x1234_5678);
-
-pub(super) const GEOMETRY: Geometry = Geometry {
-    size: SIZE,
-    block_size: BLOCK,
-    max_transfer: 1 << 20,
-    preferred_write: 4096,
-    read_only: false,
-    write_zeroes: true,
-    discard: true,
-    volatile_cache: true,
-};
 
 pub(super) fn parameters() -> Parameters {
     Parameters::new("vol".into(), "a volume".into(), GEOMETRY)
-}
-
-/// A volume which answers when told to.
-pub(super) struct Shelf {
-    pub(super) bytes: Vec<u8>,
-    pub(super) pending: VecDeque<Request>,
-    /// Everything ever asked, for tests to look at.
-    pub(super) log: Vec<Request>,
-    pub(super) room: usize,
-}
-
-pub(super) fn pool(memory: &Memory) -> Rc<Pool> {
-    Pool::new(memory, &[SizeClass { size: PIECE, count: 8 }]).unwrap()
-}
-
-impl Shelf {
-    pub(super) fn new() -> Self {
-        let bytes = (0..SIZE).map(|i| (i / 512) as u8).collect();
-        Self { bytes, pending: VecDeque::new(), log: Vec::new(), room: 64 }
-    }
-
-    pub(super) fn carry_out(&mut self, memory: &Memory, request: Request) {
-        let start = usize::try_from(request.offset).unwrap();
-        let range = start..start + usize::try_from(request.length).unwrap();
-        match request.operation {
-            Operation::Read => memory.write(request.buffer.unwrap(), &self.bytes[range]),
-            Operation::Write { .. } => memory.read(request.buffer.unwrap(), &mut self.bytes[range]),
-            Operation::WriteZeroes { .. } | Operation::Discard => self.bytes[range].fill(0),
-            Operation::Flush => {}
-        }
-    }
-}
-
-impl Volume for Shelf {
-    fn geometry(&self) -> Geometry {
-        GEOMETRY
-    }
-
-    fn state(&self) -> State {
-        State::Connected
-    }
-
-    fn has_room(&self) -> bool {
-        self.pending.len() < self.room
-    }
-
-    fn submit(&mut self, request: Request) -> Result<(), Request> {
-        assert!(self.has_room());
-        self.pending.push_back(request);
-        self.log.push(request);
-        Ok(())
-    }
 }
 
 pub(super) struct World {
