@@ -1,8 +1,22 @@
 //! Software RDMA as a pure machine: MPA framing, DDP placement and RDMAP operations over a byte stream
 //! which somebody else moves. It sees no socket, clock or thread.
+//!
+//! [`mpa`] settles how two sides talk, [`Stream`] is one side in full operation.
+pub mod crc;
+pub mod ddp;
+mod fault;
+pub mod fpdu;
+pub mod mpa;
 mod outgoing;
+pub mod rdmap;
+mod stag;
+mod stream;
+pub mod terminate;
 
+pub use fault::Fault;
 pub use outgoing::{Outgoing, Part};
+pub use stag::{StagError, StagSlot, StagTable};
+pub use stream::{Config, Role, Stream, StreamEvent, Work};
 
 use crate::verbs::Sge;
 
@@ -10,6 +24,11 @@ use crate::verbs::Sge;
 pub trait LocalMemory {
     /// Copies `bytes` to the start of `to`.
     fn write(&self, to: Sge, bytes: &[u8]);
+
+    /// `to` will be written soon.
+    fn prefetch(&self, to: Sge) {
+        let _ = to;
+    }
 
     /// Copies from the start of `from` until `into` is full.
     fn read(&self, from: Sge, into: &mut [u8]);

@@ -1,6 +1,6 @@
 //! Bytes on their way out: headers staged here, payload in place where its memory stays as it is.
-use std::collections::VecDeque;
-
+use super::LocalMemory;
+use super::fpdu::fpdu_length;
 use crate::verbs::Sge;
 
 /// A run of bytes to send.
@@ -10,27 +10,184 @@ pub enum Part<'a> {
     InPlace(Sge),
 }
 
+impl Part<'_> {
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        match self {
+            Self::Staged(bytes) => bytes.len(),
+            Self::InPlace(sge) => sge.length as usize,
+        }
+    }
+
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Piece {
-    Staged { start: u32, length: u32 },
+    Staged { start: usize, length: usize },
     InPlace(Sge),
 }
 
-/// What waits to be sent, oldest first.
+impl Piece {
+    const fn len(&self) -> usize {
+        match self {
+            Self::Staged { length, .. } => *length,
+            Self::InPlace(sge) => sge.length as usize,
+        }
+    }
+}
+
+/// What waits to be sent, oldest first: whole FPDUs, of which the front may have been sent in part.
 #[derive(Debug)]
 pub struct Outgoing {
     staging: Box<[u8]>,
-    pieces: VecDeque<Piece>,
+    /// Bytes of staging in use, sent ones among them: it is emptied when all is sent, not before.
+    filled: usize,
+    pieces: Vec<Piece>,
+    /// The first piece which has not been sent whole, and how much of it has.
+    front: usize,
+    front_sent: usize,
+    waiting: usize,
 }
 
 impl Outgoing {
-    /// The parts in order.
+    /// Room for `staged` bytes in `pieces` pieces.
+    pub(super) fn new(staged: usize, pieces: usize) -> Self {
+        Self {
+            staging: vec![0; staged].into_boxed_slice(),
+            filled: 0,
+            pieces: Vec::with_capacity(pieces),
+            front: 0,
+            front_sent: 0,
+            waiting: 0,
+        }
+    }
+
+    /// Whether everything has been sent.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.waiting == 0
+    }
+
+    /// Bytes which wait.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.waiting
+    }
+
+    /// The parts in order, without what was sent.
     pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
-        self.pieces.iter().map(|piece| match *piece {
-            Piece::Staged { start, length } => {
-                Part::Staged(&self.staging[start as usize..(start + length) as usize])
+        let mut skip = self.front_sent;
+        self.pieces[self.front..].iter().map(move |piece| {
+            let skipped = std::mem::take(&mut skip);
+            match *piece {
+                Piece::Staged { start, length } => Part::Staged(&self.staging[start + skipped..start + length]),
+                Piece::InPlace(sge) => Part::InPlace(skip_bytes(sge, skipped)),
             }
-            Piece::InPlace(sge) => Part::InPlace(sge),
         })
     }
+
+    /// So much of the front is gone.
+    ///
+    /// # Panics
+    /// If there was not so much.
+    pub fn sent(&mut self, mut bytes: usize) {
+        self.waiting = self.waiting.checked_sub(bytes).expect("no more can be sent than waits");
+        if self.waiting == 0 {
+            return self.clear();
+        }
+        while bytes > 0 {
+            let left = self.pieces[self.front].len() - self.front_sent;
+            if bytes < left {
+                self.front_sent += bytes;
+                return;
+            }
+            bytes -= left;
+            self.front += 1;
+            self.front_sent = 0;
+        }
+    }
+
+    /// Whether one FPDU with so many staged bytes fits.
+    pub(super) fn has_room(&self, staged: usize) -> bool {
+        self.staging.len() - self.filled >= staged && self.pieces.capacity() - self.pieces.len() >= 3
+    }
+
+    /// Appends bytes to be filled in by the caller.
+    pub(super) fn stage(&mut self, length: usize) -> &mut [u8] {
+        let start = self.filled;
+        self.filled += length;
+        self.waiting += length;
+        match self.pieces.last_mut() {
+            Some(Piece::Staged { length: last, .. }) => *last += length,
+            _ => self.pieces.push(Piece::Staged { start, length }),
+        }
+        &mut self.staging[start..start + length]
+    }
+
+    /// The last `length` bytes that were staged.
+    pub(super) fn staged_last(&self, length: usize) -> &[u8] {
+        &self.staging[self.filled - length..self.filled]
+    }
+
+    /// Appends memory which stays where it is until it is sent.
+    pub(super) fn place(&mut self, sge: Sge) {
+        self.waiting += sge.length as usize;
+        self.pieces.push(Piece::InPlace(sge));
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.pieces.clear();
+        (self.filled, self.front, self.front_sent, self.waiting) = (0, 0, 0, 0);
+    }
+
+    /// Keeps only the rest of the FPDU which was sent in part, if one was, and copies it: no memory of
+    /// anybody's is named any more, and what is appended next begins where an FPDU begins.
+    pub(super) fn settle(&mut self, memory: &impl LocalMemory) {
+        let rest = self.rest_of_fpdu(memory);
+        self.clear();
+        self.stage(rest.len()).copy_from_slice(&rest);
+    }
+
+    fn rest_of_fpdu(&self, memory: &impl LocalMemory) -> Vec<u8> {
+        let total: usize = self.pieces.iter().map(Piece::len).sum();
+        let sent = total - self.waiting;
+        let end = self.fpdu_end_after(sent);
+        let mut rest = vec![0; end - sent];
+        let mut filled = 0;
+        for part in self.parts() {
+            let take = part.len().min(rest.len() - filled);
+            match part {
+                Part::Staged(bytes) => rest[filled..filled + take].copy_from_slice(&bytes[..take]),
+                Part::InPlace(sge) => memory.read(sge, &mut rest[filled..filled + take]),
+            }
+            filled += take;
+        }
+        rest
+    }
+
+    /// The end of the FPDU which byte `sent` (counted from the first piece) lies in; `sent` itself if one
+    /// begins there. Each FPDU begins in a staged piece, which holds all of its length field.
+    fn fpdu_end_after(&self, sent: usize) -> usize {
+        let (mut end, mut piece_start) = (0, 0);
+        for piece in &self.pieces {
+            while let Piece::Staged { start, length } = *piece
+                && end < sent
+                && end < piece_start + length
+            {
+                let at = start + (end - piece_start);
+                end += fpdu_length(u16::from_be_bytes([self.staging[at], self.staging[at + 1]]));
+            }
+            piece_start += piece.len();
+        }
+        end
+    }
+}
+
+fn skip_bytes(sge: Sge, skipped: usize) -> Sge {
+    let skipped = u32::try_from(skipped).expect("less than the piece is long");
+    sge.slice(skipped, sge.length - skipped)
 }

@@ -1,0 +1,289 @@
+//! One side of an iWARP stream in full operation: bytes in, placements and completions out; work in,
+//! segments out.
+//!
+//! Everything is sized when it is made, so nothing is allocated for a segment. The stream checks what an
+//! adapter would: keys, bounds, rights, order, depths. Whatever breaks it becomes a [`Fault`]: then one
+//! Terminate leaves, and everything posted completes as flushed.
+mod inbound;
+mod outbound;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use arrayvec::ArrayVec;
+
+use super::mpa::{Rtr, Terms};
+use super::stag::Invalidation;
+use super::terminate::{self, Offending};
+use super::{Fault, LocalMemory, Outgoing, StagSlot, StagTable};
+use crate::iwarp::fpdu::{FPDU_MAX, Segment};
+use crate::verbs::{Access, Remote, Sge, Token, WcStatus};
+use inbound::Inbound;
+use outbound::{Emitted, Outbound};
+
+/// Which side of the start-up this was. The responder holds its tongue until it has heard the initiator.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Role {
+    Initiator,
+    Responder,
+}
+
+/// What a stream begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    pub role: Role,
+    pub terms: Terms,
+    /// The largest ULPDU to send.
+    pub ulpdu_max: u16,
+    /// Receive buffers that may be posted.
+    pub receives: u16,
+    /// Work requests that may be posted and not yet completed.
+    pub send_queue: u32,
+    /// Where the unpredictable part of keys comes from.
+    pub seed: u64,
+}
+
+/// The smallest ULPDU we agree to send: a Read Request never comes in pieces.
+pub const ULPDU_MIN: u16 = 128;
+
+/// Bytes a Send may bring along by itself.
+pub const HEAD_MAX: usize = 64;
+
+/// A work request.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// A message: its own bytes, then those of `data`.
+    Send {
+        token: Token,
+        head: ArrayVec<u8, HEAD_MAX>,
+        data: Option<Sge>,
+        invalidate: Option<u32>,
+        solicited: bool,
+    },
+    /// RDMA Write. It completes silently; the Send behind it stands for both.
+    Write { from: Sge, to: Remote },
+    /// RDMA Read.
+    Read { token: Token, from: Remote, into: Sge },
+    /// Fast registration of an entry, under what [`Stream::prepare`] said. It completes silently.
+    Register { slot: StagSlot, remote: Remote, memory: Sge, access: Access },
+    /// Takes a key back.
+    Invalidate { token: Token, key: u32 },
+}
+
+/// What a stream has to say.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum StreamEvent {
+    /// A message fills `length` bytes of receive buffer `id`, which is the caller's again.
+    Received { id: u32, length: u32, invalidated: Option<u32> },
+    /// Work is done. Reads and invalidations overtake, and are overtaken by, other work.
+    Completed { token: Token, status: WcStatus },
+}
+
+/// A Read of ours which has not been answered whole.
+#[derive(Clone, Copy, Debug)]
+struct OutstandingRead {
+    /// Nothing, if it is only the ready-to-receive indication.
+    work: Option<(Token, StagSlot)>,
+    sink: Remote,
+    into: Sge,
+    received: u32,
+}
+
+/// A Read of the peer's which we have not begun or not ended to answer.
+#[derive(Clone, Copy, Debug)]
+struct OwedResponse {
+    sink: Remote,
+    /// Nothing, if it asks for nothing.
+    source: Option<(StagSlot, Sge)>,
+}
+
+/// One side of a connection.
+#[derive(Debug)]
+pub struct Stream {
+    config: Config,
+    stags: StagTable,
+    /// The entries of our own Reads' sinks, free ones; as many as Reads may be outstanding.
+    free_sinks: Vec<StagSlot>,
+    reads: VecDeque<OutstandingRead>,
+    responses: VecDeque<OwedResponse>,
+    /// Responses owed or not yet sent whole.
+    responding: u32,
+    /// Work posted and not yet completed.
+    in_use: u32,
+    inbound: Inbound,
+    outbound: Outbound,
+    outgoing: Outgoing,
+    events: VecDeque<StreamEvent>,
+    fault: Option<Fault>,
+}
+
+/// Staging without CRC, when it holds headers and small payloads only.
+const STAGING_PLAIN: usize = 64 * 1024;
+/// Staging with CRC, when everything passes through it: a few of the longest FPDUs.
+const STAGING_CRC: usize = 4 * FPDU_MAX;
+/// Pieces to send at once.
+const PIECES: usize = 512;
+
+impl Stream {
+    /// A stream at the beginning of full operation.
+    ///
+    /// # Panics
+    /// If `ulpdu_max` is below [`ULPDU_MIN`].
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        assert!(config.ulpdu_max >= ULPDU_MIN, "segments too small to carry anything");
+        let Terms { crc, ird, ord, rtr } = config.terms;
+        let mut stags = StagTable::new(config.seed, usize::from(ord) + usize::from(config.receives));
+        let free_sinks = (0..ord).map(|_| stags.allocate()).collect();
+        let send_queue = usize::try_from(config.send_queue).expect("a send queue fits into memory");
+        let mut stream = Self {
+            config,
+            stags,
+            free_sinks,
+            reads: VecDeque::with_capacity(usize::from(ord) + 1),
+            responses: VecDeque::with_capacity(ird.into()),
+            responding: 0,
+            in_use: 0,
+            inbound: Inbound::new(config.receives, config.role == Role::Responder && rtr == Some(Rtr::Send)),
+            outbound: Outbound::new(send_queue, ird.into(), config.role == Role::Initiator),
+            outgoing: Outgoing::new(if crc { STAGING_CRC } else { STAGING_PLAIN }, PIECES),
+            events: VecDeque::with_capacity(usize::from(config.receives) + 2 * send_queue),
+            fault: None,
+        };
+        if let (Role::Initiator, Some(rtr)) = (config.role, rtr) {
+            stream.indicate_ready(rtr);
+        }
+        stream
+    }
+
+    /// What was agreed on.
+    #[must_use]
+    pub const fn terms(&self) -> &Terms {
+        &self.config.terms
+    }
+
+    /// Why the stream has ended, if it has.
+    #[must_use]
+    pub const fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// Gives the stream a buffer for one message. Nothing happens on a broken stream.
+    ///
+    /// # Panics
+    /// If there are more than `Config::receives`.
+    pub fn post_receive(&mut self, id: u32, buffer: Sge) {
+        if self.fault.is_none() {
+            self.inbound.post_receive(id, buffer, self.config.receives);
+        }
+    }
+
+    /// Makes one more entry for fast registration.
+    pub fn allocate(&mut self) -> StagSlot {
+        self.stags.allocate()
+    }
+
+    /// The key and offset under which `memory` will be known to the peer once registered.
+    #[must_use]
+    pub fn prepare(&mut self, slot: StagSlot, memory: Sge) -> Remote {
+        self.stags.prepare(slot, memory)
+    }
+
+    /// Posts work, which completes at once and flushed if the stream has broken.
+    ///
+    /// # Panics
+    /// If more is posted than `Config::send_queue`.
+    pub fn post(&mut self, work: Work) {
+        if self.fault.is_some() {
+            return flush(&mut self.events, work.token());
+        }
+        self.in_use += 1;
+        assert!(self.in_use <= self.config.send_queue, "more work than the send queue has room for");
+        self.outbound.work.push_back(work);
+    }
+
+    /// The next thing that happened, oldest first.
+    pub fn poll(&mut self) -> Option<StreamEvent> {
+        self.events.pop_front()
+    }
+
+    /// Whether Reads of ours wait for their answers.
+    #[must_use]
+    pub fn awaits_response(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
+    /// Whether there are bytes which could be sent now.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        !self.outgoing.is_empty() || self.outbound.open && self.outbound_is_ready()
+    }
+
+    /// Ends the stream on our own wish: an FPDU begun is kept to be sent whole, nothing else.
+    pub fn close(&mut self, memory: &impl LocalMemory) {
+        self.fail(Fault::Closed, None, memory);
+    }
+
+    /// The end: one Terminate, if it is the peer who has to be told, and everything comes back flushed.
+    fn fail(&mut self, fault: Fault, offending: Option<&Offending>, memory: &impl LocalMemory) {
+        if self.fault.is_some() {
+            return;
+        }
+        self.fault = Some(fault);
+        self.outgoing.settle(memory);
+        if let Some(reason) = fault.reason() {
+            let payload = terminate::payload(reason, offending);
+            let fpdu = Segment::Terminate { sequence: 1 }.fpdu(&payload, self.config.terms.crc);
+            if self.outgoing.has_room(fpdu.len()) {
+                self.outgoing.stage(fpdu.len()).copy_from_slice(&fpdu);
+            }
+        }
+        self.flush_all();
+    }
+
+    fn flush_all(&mut self) {
+        let events = &mut self.events;
+        for Emitted { done, .. } in self.outbound.unsent.drain(..) {
+            flush(events, done.token());
+        }
+        for work in self.outbound.work.drain(..) {
+            flush(events, work.token());
+        }
+        for read in self.reads.drain(..) {
+            flush(events, read.work.map(|(token, _)| token));
+        }
+        for token in self.stags.clear() {
+            flush(events, Some(token));
+        }
+        self.responses.clear();
+        self.inbound.clear();
+        (self.responding, self.in_use) = (0, 0);
+    }
+
+    fn complete(&mut self, token: Token) {
+        self.in_use -= 1;
+        self.events.push_back(StreamEvent::Completed { token, status: WcStatus::Success });
+    }
+
+    fn invalidate(&mut self, key: u32, token: Token) {
+        if self.stags.invalidate(key, token) == Invalidation::Done {
+            self.complete(token);
+        }
+    }
+}
+
+fn flush(events: &mut VecDeque<StreamEvent>, token: Option<Token>) {
+    if let Some(token) = token {
+        events.push_back(StreamEvent::Completed { token, status: WcStatus::Flushed });
+    }
+}
+
+impl Work {
+    const fn token(&self) -> Option<Token> {
+        match self {
+            Self::Send { token, .. } | Self::Read { token, .. } | Self::Invalidate { token, .. } => Some(*token),
+            Self::Write { .. } | Self::Register { .. } => None,
+        }
+    }
+}
