@@ -60,7 +60,6 @@ pub struct ReadRequest {
     pub source: Remote,
 }
 
-
 /// The front of an FPDU, parsed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Fpdu {

@@ -16,7 +16,7 @@ pub mod terminate;
 pub use fault::Fault;
 pub use outgoing::{Outgoing, Part};
 pub use stag::{StagError, StagSlot, StagTable};
-pub use stream::{Config, Role, Stream, StreamEvent, Work};
+pub use stream::{Config, HEAD_MAX, Role, Stream, StreamEvent, ULPDU_MIN, Work};
 
 use crate::verbs::Sge;
 

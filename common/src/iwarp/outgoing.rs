@@ -51,9 +51,26 @@ pub struct Outgoing {
     front: usize,
     front_sent: usize,
     waiting: usize,
+    /// Bytes at the beginning which are no FPDU: an MPA frame.
+    preface: usize,
 }
 
 impl Outgoing {
+    /// Nothing but one MPA frame.
+    #[must_use]
+    pub fn of_frame(bytes: &[u8]) -> Self {
+        let mut outgoing = Self::new(bytes.len(), 1);
+        outgoing.preface(bytes);
+        outgoing
+    }
+
+    /// An MPA frame, before anything else.
+    pub(super) fn preface(&mut self, bytes: &[u8]) {
+        debug_assert!(self.is_empty(), "a frame comes before FPDUs");
+        self.stage(bytes.len()).copy_from_slice(bytes);
+        self.preface = bytes.len();
+    }
+
     /// Room for `staged` bytes in `pieces` pieces.
     pub(super) fn new(staged: usize, pieces: usize) -> Self {
         Self {
@@ -63,6 +80,7 @@ impl Outgoing {
             front: 0,
             front_sent: 0,
             waiting: 0,
+            preface: 0,
         }
     }
 
@@ -84,7 +102,9 @@ impl Outgoing {
         self.pieces[self.front..].iter().map(move |piece| {
             let skipped = std::mem::take(&mut skip);
             match *piece {
-                Piece::Staged { start, length } => Part::Staged(&self.staging[start + skipped..start + length]),
+                Piece::Staged { start, length } => {
+                    Part::Staged(&self.staging[start + skipped..start + length])
+                }
                 Piece::InPlace(sge) => Part::InPlace(skip_bytes(sge, skipped)),
             }
         })
@@ -141,7 +161,7 @@ impl Outgoing {
 
     pub(super) fn clear(&mut self) {
         self.pieces.clear();
-        (self.filled, self.front, self.front_sent, self.waiting) = (0, 0, 0, 0);
+        (self.filled, self.front, self.front_sent, self.waiting, self.preface) = (0, 0, 0, 0, 0);
     }
 
     /// Keeps only the rest of the FPDU which was sent in part, if one was, and copies it: no memory of
@@ -172,7 +192,7 @@ impl Outgoing {
     /// The end of the FPDU which byte `sent` (counted from the first piece) lies in; `sent` itself if one
     /// begins there. Each FPDU begins in a staged piece, which holds all of its length field.
     fn fpdu_end_after(&self, sent: usize) -> usize {
-        let (mut end, mut piece_start) = (0, 0);
+        let (mut end, mut piece_start) = (if sent == 0 { 0 } else { self.preface }, 0);
         for piece in &self.pieces {
             while let Piece::Staged { start, length } = *piece
                 && end < sent

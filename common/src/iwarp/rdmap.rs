@@ -12,7 +12,10 @@ pub enum Opcode {
     Write,
     ReadRequest,
     ReadResponse,
-    Send { invalidate: bool, solicited: bool },
+    Send {
+        invalidate: bool,
+        solicited: bool,
+    },
     Terminate,
     /// Among them what RFC 7306 adds, which we neither send nor take.
     Other(u8),

@@ -4,6 +4,7 @@ use std::fmt;
 use arrayvec::ArrayVec;
 
 use super::ddp::HEADER_MAX;
+use super::fpdu::Segment;
 
 /// Layer, error type and code: why a stream was terminated.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
@@ -77,6 +78,12 @@ impl Reason {
             (MPA, 0, 7) => "no matching RTR option",
             _ => return None,
         })
+    }
+
+    /// The FPDU which tells the peer.
+    #[must_use]
+    pub fn fpdu(self, offending: Option<&Offending>, crc: bool) -> Vec<u8> {
+        Segment::Terminate { sequence: 1 }.fpdu(&payload(self, offending), crc)
     }
 
     /// What a Terminate's payload says, for the log and nothing else. The Linux software provider writes

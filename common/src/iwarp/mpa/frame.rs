@@ -16,7 +16,7 @@ const ENHANCED: u8 = 0x10;
 /// The first bytes of a frame.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct FrameWire {
+struct FrameWire {
     pub key: [u8; 16],
     pub flags: u8,
     pub revision: u8,
@@ -27,7 +27,7 @@ const _: () = assert!(size_of::<FrameWire>() == 20);
 /// What revision 2 puts in front of the private data, and counts with it.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct EnhancedWire {
+struct EnhancedWire {
     pub ird: U16,
     pub ord: U16,
 }
@@ -100,7 +100,8 @@ impl Enhanced {
 
     fn to_wire(self) -> EnhancedWire {
         let flag = |set, bit| if set { bit } else { 0 };
-        let ird = self.ird & DEPTH_MASK | flag(self.peer_to_peer, PEER_TO_PEER) | flag(self.rtr.send, RTR_SEND);
+        let ird =
+            self.ird & DEPTH_MASK | flag(self.peer_to_peer, PEER_TO_PEER) | flag(self.rtr.send, RTR_SEND);
         let ord = self.ord & DEPTH_MASK | flag(self.rtr.write, RTR_WRITE) | flag(self.rtr.read, RTR_READ);
         EnhancedWire { ird: ird.into(), ord: ord.into() }
     }
@@ -140,7 +141,7 @@ pub enum Parsed {
     /// So many bytes there have to be in all before more can be said. To read beyond them would be to read
     /// beyond the frame.
     Needs(usize),
-    Whole(Frame),
+    Whole(Box<Frame>),
 }
 
 impl Frame {
@@ -175,7 +176,7 @@ impl Frame {
             private_data = rest;
         }
         let kept = private_data.iter().copied().take(PrivateData::new_const().capacity());
-        Ok(Parsed::Whole(Self {
+        Ok(Parsed::Whole(Box::new(Self {
             kind,
             markers: wire.flags & MARKERS != 0,
             crc: wire.flags & CRC != 0,
@@ -183,7 +184,7 @@ impl Frame {
             revision: wire.revision,
             enhanced,
             private_data: kept.collect(),
-        }))
+        })))
     }
 
     /// The bytes of it.

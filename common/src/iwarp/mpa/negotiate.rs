@@ -47,7 +47,7 @@ pub struct Terms {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Refusal {
     #[error("the peer rejected the connection")]
-    Rejected(PrivateData),
+    Rejected(Box<PrivateData>),
     #[error("the peer wants markers")]
     Markers,
     #[error("the peer answered with revision {0}, which was not asked for")]
@@ -111,7 +111,7 @@ impl Initiator {
     /// Why the connection cannot be.
     pub fn agree(&self, reply: &Frame) -> Result<Terms, Refusal> {
         if reply.reject {
-            return Err(Refusal::Rejected(reply.private_data.clone()));
+            return Err(Refusal::Rejected(Box::new(reply.private_data.clone())));
         }
         if reply.markers {
             return Err(Refusal::Markers);
@@ -142,9 +142,13 @@ pub struct Responder {
 impl Responder {
     /// # Errors
     /// The Reply which says that this Request cannot be granted, if so.
-    pub fn new(request: Frame) -> Result<Self, Frame> {
+    pub fn new(request: Frame) -> Result<Self, Box<Frame>> {
         let responder = Self { request };
-        if responder.request.markers { Err(responder.reject(PrivateData::new())) } else { Ok(responder) }
+        if responder.request.markers {
+            Err(Box::new(responder.reject(PrivateData::new())))
+        } else {
+            Ok(responder)
+        }
     }
 
     #[must_use]
@@ -183,7 +187,8 @@ impl Responder {
     #[must_use]
     pub fn reject(&self, private_data: PrivateData) -> Frame {
         // An enhanced Request has an enhanced Reply, even if it says no.
-        let enhanced = self.request.enhanced.map(|theirs| Enhanced { ird: 0, ord: theirs.ird, ..Default::default() });
+        let enhanced =
+            self.request.enhanced.map(|theirs| Enhanced { ird: 0, ord: theirs.ird, ..Default::default() });
         self.reply(self.request.crc, true, enhanced, private_data)
     }
 

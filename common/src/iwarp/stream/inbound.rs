@@ -282,6 +282,7 @@ impl Stream {
     fn finish_response(&mut self, length: u32, last: bool) {
         let Some(read) = self.reads.front_mut() else { return };
         read.received += length;
+        self.answers += 1;
         if !last {
             return;
         }

@@ -15,9 +15,9 @@ use arrayvec::ArrayVec;
 
 use super::mpa::{Rtr, Terms};
 use super::stag::Invalidation;
-use super::terminate::{self, Offending};
+use super::terminate::Offending;
 use super::{Fault, LocalMemory, Outgoing, StagSlot, StagTable};
-use crate::iwarp::fpdu::{FPDU_MAX, Segment};
+use crate::iwarp::fpdu::FPDU_MAX;
 use crate::verbs::{Access, Remote, Sge, Token, WcStatus};
 use inbound::Inbound;
 use outbound::{Emitted, Outbound};
@@ -116,6 +116,8 @@ pub struct Stream {
     outgoing: Outgoing,
     events: VecDeque<StreamEvent>,
     fault: Option<Fault>,
+    /// Segments of Read Responses which have come, since the beginning.
+    answers: u64,
 }
 
 /// Staging without CRC, when it holds headers and small payloads only.
@@ -150,6 +152,7 @@ impl Stream {
             outgoing: Outgoing::new(if crc { STAGING_CRC } else { STAGING_PLAIN }, PIECES),
             events: VecDeque::with_capacity(usize::from(config.receives) + 2 * send_queue),
             fault: None,
+            answers: 0,
         };
         if let (Role::Initiator, Some(rtr)) = (config.role, rtr) {
             stream.indicate_ready(rtr);
@@ -214,10 +217,31 @@ impl Stream {
         !self.reads.is_empty()
     }
 
+    /// A number that grows with each piece of an answer to a Read of ours.
+    #[must_use]
+    pub const fn answers(&self) -> u64 {
+        self.answers
+    }
+
     /// Whether there are bytes which could be sent now.
     #[must_use]
     pub fn has_output(&self) -> bool {
         !self.outgoing.is_empty() || self.outbound.open && self.outbound_is_ready()
+    }
+
+    /// Puts the MPA Reply in front of everything that will be sent.
+    ///
+    /// # Panics
+    /// If something was to be sent before.
+    pub fn preface(&mut self, frame: &[u8]) {
+        assert!(self.outgoing.is_empty(), "the Reply comes first");
+        self.outgoing.preface(frame);
+        self.outbound.skip(frame.len());
+    }
+
+    /// What is left to send when the stream has ended.
+    pub fn take_outgoing(&mut self) -> Outgoing {
+        std::mem::replace(&mut self.outgoing, Outgoing::new(0, 0))
     }
 
     /// Ends the stream on our own wish: an FPDU begun is kept to be sent whole, nothing else.
@@ -233,8 +257,7 @@ impl Stream {
         self.fault = Some(fault);
         self.outgoing.settle(memory);
         if let Some(reason) = fault.reason() {
-            let payload = terminate::payload(reason, offending);
-            let fpdu = Segment::Terminate { sequence: 1 }.fpdu(&payload, self.config.terms.crc);
+            let fpdu = reason.fpdu(offending, self.config.terms.crc);
             if self.outgoing.has_room(fpdu.len()) {
                 self.outgoing.stage(fpdu.len()).copy_from_slice(&fpdu);
             }
@@ -282,7 +305,9 @@ fn flush(events: &mut VecDeque<StreamEvent>, token: Option<Token>) {
 impl Work {
     const fn token(&self) -> Option<Token> {
         match self {
-            Self::Send { token, .. } | Self::Read { token, .. } | Self::Invalidate { token, .. } => Some(*token),
+            Self::Send { token, .. } | Self::Read { token, .. } | Self::Invalidate { token, .. } => {
+                Some(*token)
+            }
             Self::Write { .. } | Self::Register { .. } => None,
         }
     }

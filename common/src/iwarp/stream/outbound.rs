@@ -94,6 +94,11 @@ impl Outbound {
         }
     }
 
+    /// Bytes which are no segment have been appended.
+    pub(super) fn skip(&mut self, bytes: usize) {
+        self.emitted += bytes as u64;
+    }
+
     fn ended(&mut self) {
         self.current = Current::Nothing;
         self.progress = 0;
@@ -120,8 +125,8 @@ impl Stream {
         self.outgoing.sent(bytes);
         self.outbound.sent += bytes as u64;
         let sent = self.outbound.sent;
-        while let Some(Emitted { done, .. }) = self.outbound.unsent.pop_front_if(|emitted| emitted.end <= sent) {
-            match done {
+        while self.outbound.unsent.front().is_some_and(|emitted| emitted.end <= sent) {
+            match self.outbound.unsent.pop_front().expect("there is a front").done {
                 Done::Send(token) => self.complete(token),
                 Done::Write => self.in_use -= 1,
                 Done::Response(slot) => {
@@ -377,7 +382,11 @@ fn append(
         (None, None) => {}
     }
     outgoing.stage(padding).fill(0);
-    let sum = if crc { crc32c(outgoing.staged_last(LENGTH_FIELD + ulpdu_length + padding)) } else { [0; CRC_LENGTH] };
+    let sum = if crc {
+        crc32c(outgoing.staged_last(LENGTH_FIELD + ulpdu_length + padding))
+    } else {
+        [0; CRC_LENGTH]
+    };
     outgoing.stage(CRC_LENGTH).copy_from_slice(&sum);
     Some(LENGTH_FIELD + ulpdu_length + padding + CRC_LENGTH)
 }

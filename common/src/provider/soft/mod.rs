@@ -1,18 +1,31 @@
 //! Software RDMA: the verbs traits over one [`crate::iwarp::Stream`] per connection and a [`Wire`] under it.
+//!
+//! A connection is *hot* while bytes move: each turn tries it. Before sleep, and when many are idle, it
+//! goes *cold*: its owner polls the descriptor once, and [`Soft::on_ready`] makes it hot again.
+mod connection;
+mod linger;
+mod pump;
+mod receives;
+mod startup;
+#[cfg(test)]
+mod tests;
+mod verbs;
 mod wire;
 
-use std::marker::PhantomData;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use nix::poll::PollFlags;
+
+use crate::iwarp::{LocalMemory, Outgoing};
 use crate::memory::Memory;
 use crate::time::Time;
-use crate::verbs::{
-    CmRequest, ConnectParameters, Connections, Event, Exposure, HostVerbs, Limits, MrHandle, QpHandle,
-    Received, Remote, Sge, TargetVerbs, Token, Verbs,
-};
+use crate::verbs::{CmEvent, Event, QpHandle, Sge};
+use connection::{Connection, Phase, Polled, Table};
+use linger::Linger;
 
 pub use wire::{Dialer, Wire};
 
@@ -38,133 +51,201 @@ impl Default for Settings {
 }
 
 /// One source of readiness to poll once, as [`Soft::arm`] asks for it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Interest {
-    pub descriptor: RawFd,
-    /// Also when it can be written, not only when it can be read.
-    pub writable: bool,
+#[derive(Clone, Copy, Debug)]
+pub struct Interest<'a> {
+    pub descriptor: BorrowedFd<'a>,
+    pub events: PollFlags,
     /// To be handed back to [`Soft::on_ready`].
     pub slot: u16,
     pub generation: u16,
 }
 
+/// Bytes received at once from one connection, shared by all of them: it stays in the cache.
+const STAGING: usize = 256 * 1024;
+/// How often deadlines are looked at while the loop is busy.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// With so many hot connections or fewer, trying them all costs less than polling them.
+const HOT_FREELY: usize = 8;
+/// Turns in vain after which a connection goes cold, if there are more.
+const COLD_AFTER: u32 = 64;
+
 /// The software provider of one reactor.
 pub struct Soft<W> {
-    wires: PhantomData<W>,
+    memory: Rc<Memory>,
+    dialer: Box<dyn Dialer<W>>,
+    settings: Settings,
+    now: Time,
+    connections: Table<W>,
+    /// Each connection is named at most once in each of these.
+    hot: Vec<QpHandle>,
+    dirty: Vec<QpHandle>,
+    flushing: Vec<QpHandle>,
+    /// Those which went cold last and are owed one more look.
+    cooled: Vec<QpHandle>,
+    lingering: Vec<Linger<W>>,
+    events: VecDeque<Event>,
+    staging: Box<[u8]>,
+    next_look: Time,
+    /// Streams there were, so that no two get the same keys.
+    streams: u64,
 }
 
 impl<W: Wire> Soft<W> {
+    #[must_use]
     pub fn new(memory: Rc<Memory>, dialer: Box<dyn Dialer<W>>, settings: Settings) -> Self {
-        let _ = (memory, dialer, settings);
-        Self { wires: PhantomData }
+        Self {
+            memory,
+            dialer,
+            settings,
+            now: Time::ZERO,
+            connections: Table::new(),
+            hot: Vec::new(),
+            dirty: Vec::new(),
+            flushing: Vec::new(),
+            cooled: Vec::new(),
+            lingering: Vec::new(),
+            events: VecDeque::new(),
+            staging: vec![0; STAGING].into_boxed_slice(),
+            next_look: Time::ZERO,
+            streams: 0,
+        }
     }
 
-    /// Takes a connection which was just accepted, and awaits the peer's MPA Request. A
-    /// [`crate::verbs::CmEvent::Request`] follows, or nothing if the peer does not speak the protocol.
-    pub fn adopt(&mut self, wire: W, peer: SocketAddr, local: SocketAddr) {
-        let _ = (wire, peer, local);
-    }
-
-    /// Receives from every hot connection, advances, and sends what there is: one gathered send for each
-    /// connection. Says whether anything happened.
-    pub fn pump(&mut self, now: Time) -> bool {
-        let _ = now;
-        false
-    }
-
-    /// Sends what was posted since, without receiving: the end of a turn.
-    pub fn flush(&mut self, now: Time) -> bool {
-        let _ = now;
-        false
+    /// Queue pairs there are, ended ones that were not destroyed among them.
+    #[must_use]
+    pub fn queue_pairs(&self) -> usize {
+        self.connections.iter().count()
     }
 
     /// When [`Self::pump`] has to be called even if nothing arrives.
+    #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        None
+        let patience = self.settings.patience;
+        let due = self.connections.iter().filter_map(|(_, connection)| connection.deadline(patience));
+        // Deadlines are looked at now and then, so there is no point in coming earlier.
+        let due = due.map(|(deadline, _)| deadline.max(self.next_look)).min();
+        let linger = (!self.lingering.is_empty()).then(|| self.now + linger::INTERVAL);
+        due.into_iter().chain(linger).min()
     }
 
-    /// Before sleep: every connection goes cold, and `poll` is asked once for each that is not yet polled.
-    /// Afterwards one more [`Self::pump`] must find nothing.
-    pub fn arm(&mut self, poll: impl FnMut(Interest)) {
-        let _ = poll;
+    /// To be called at each turn: of many hot connections, those that have been idle for long go cold, and
+    /// `poll` is asked for each once.
+    pub fn cool(&mut self, poll: impl FnMut(Interest<'_>)) {
+        if self.hot.len() > HOT_FREELY {
+            self.go_cold(COLD_AFTER, poll);
+        }
     }
 
-    /// What [`Self::arm`] asked for has come: the connection is hot again.
+    /// Before sleep: every connection goes cold, and `poll` is asked once for each which is not polled yet.
+    /// The next [`Self::pump`] looks at all of them once more.
+    pub fn arm(&mut self, poll: impl FnMut(Interest<'_>)) {
+        self.go_cold(0, poll);
+    }
+
+    fn go_cold(&mut self, idle_turns: u32, mut poll: impl FnMut(Interest<'_>)) {
+        let mut index = 0;
+        while let Some(&qp) = self.hot.get(index) {
+            let connection = self.connections.get(qp);
+            let wire = connection.wire.as_ref().and_then(Wire::descriptor);
+            if connection.idle_turns < idle_turns || wire.is_none() {
+                index += 1;
+                continue;
+            }
+            let writable = connection.awaits_writable();
+            let enough = connection.polled.is_some_and(|polled| polled.writable || !writable);
+            if !enough {
+                let generation = self.connections.next_generation(qp);
+                let connection = self.connections.get_mut(qp);
+                connection.polled = Some(Polled { writable });
+                let out = if writable { PollFlags::POLLOUT } else { PollFlags::empty() };
+                if let Some(descriptor) = connection.wire.as_ref().and_then(Wire::descriptor) {
+                    poll(Interest { descriptor, events: PollFlags::POLLIN | out, slot: qp.0, generation });
+                }
+            }
+            self.connections.get_mut(qp).hot = false;
+            self.hot.swap_remove(index);
+            self.cooled.push(qp);
+        }
+    }
+
+    /// What [`Self::arm`] or [`Self::cool`] asked for has come: the connection is hot again.
     pub fn on_ready(&mut self, slot: u16, generation: u16) {
-        let _ = (slot, generation);
+        let qp = QpHandle(slot);
+        let current = self.connections.generation(qp) == Some(generation);
+        let Some(connection) = self.connections.find(qp) else { return };
+        if current {
+            connection.polled = None;
+        }
+        // To look in vain, for a poll that is long superseded, costs next to nothing.
+        self.heat(qp);
+    }
+
+    fn heat(&mut self, qp: QpHandle) {
+        let connection = self.connections.get_mut(qp);
+        connection.idle_turns = 0;
+        if !connection.hot && connection.is_receiving() {
+            connection.hot = true;
+            self.hot.push(qp);
+        }
+    }
+
+    /// There may be something to send.
+    fn soil(&mut self, qp: QpHandle) {
+        let connection = self.connections.get_mut(qp);
+        if !connection.dirty {
+            connection.dirty = true;
+            self.dirty.push(qp);
+        }
+    }
+
+    fn insert(&mut self, connection: Connection<W>) -> QpHandle {
+        let qp = self.connections.insert(connection);
+        self.heat(qp);
+        qp
+    }
+
+    /// Takes a connection out of everything.
+    fn remove(&mut self, qp: QpHandle) -> Connection<W> {
+        for list in [&mut self.hot, &mut self.dirty, &mut self.cooled] {
+            list.retain(|&other| other != qp);
+        }
+        self.connections.remove(qp)
+    }
+
+    fn tell(&mut self, event: CmEvent) {
+        self.events.push_back(Event::Connection(Box::new(event)));
+    }
+
+    fn linger(&mut self, wire: W, outgoing: Outgoing) {
+        self.lingering.push(Linger::new(wire, outgoing));
+    }
+
+    /// Ends a connection in full operation, once: everything completes, then its end is told. The peer may
+    /// still be told why, unless it has gone.
+    fn end(&mut self, qp: QpHandle, reason: String, peer_gone: bool) {
+        let connection = self.connections.get_mut(qp);
+        let Phase::Full(full) = &mut connection.phase else { return };
+        let Some(wire) = connection.wire.take() else { return };
+        full.stream.close(&*self.memory);
+        let outgoing = full.stream.take_outgoing();
+        pump::drain(qp, full, &mut self.events);
+        tracing::debug!(qp = qp.0, peer = %connection.peer, reason, "connection ended");
+        if !peer_gone {
+            self.linger(wire, outgoing);
+        }
+        self.tell(CmEvent::Disconnected { qp, reason });
     }
 }
 
-impl<W: Wire> Verbs for Soft<W> {
-    fn limits(&self, qp: QpHandle) -> Limits {
-        unimplemented!("{qp:?}")
+impl LocalMemory for Memory {
+    fn write(&self, to: Sge, bytes: &[u8]) {
+        Self::write(self, to, bytes);
     }
-    fn poll(&mut self) -> Option<Event> {
-        None
-    }
-    fn message(&self, received: &Received) -> &[u8] {
-        unimplemented!("{received:?}")
-    }
-    fn message_sge(&self, received: &Received, offset: u32) -> Sge {
-        unimplemented!("{received:?} {offset}")
-    }
-    fn repost(&mut self, received: Received) {
-        unimplemented!("{received:?}")
+
+    fn read(&self, from: Sge, into: &mut [u8]) {
+        Self::read(self, from, into);
     }
 }
 
-impl<W: Wire> TargetVerbs for Soft<W> {
-    fn post_fetch(&mut self, qp: QpHandle, token: Token, from: Remote, into: Sge) {
-        unimplemented!("{qp:?} {token:?} {from:?} {into:?}")
-    }
-    fn post_respond(
-        &mut self,
-        qp: QpHandle,
-        token: Token,
-        data: Option<(Sge, Remote)>,
-        response: &[u8; 16],
-        invalidate: Option<u32>,
-    ) {
-        unimplemented!("{qp:?} {token:?} {data:?} {response:?} {invalidate:?}")
-    }
-}
-
-impl<W: Wire> HostVerbs for Soft<W> {
-    fn allocate_mr(&mut self, qp: QpHandle) -> MrHandle {
-        unimplemented!("{qp:?}")
-    }
-    fn prepare(&mut self, qp: QpHandle, mr: MrHandle, sge: Sge, access: crate::verbs::Access) -> Exposure {
-        unimplemented!("{qp:?} {mr:?} {sge:?} {access:?}")
-    }
-    fn post_command(
-        &mut self,
-        qp: QpHandle,
-        token: Token,
-        command: &[u8; 64],
-        data: Option<Sge>,
-        expose: Option<Exposure>,
-    ) {
-        unimplemented!("{qp:?} {token:?} {command:?} {data:?} {expose:?}")
-    }
-    fn post_invalidate(&mut self, qp: QpHandle, token: Token, key: u32) {
-        unimplemented!("{qp:?} {token:?} {key}")
-    }
-}
-
-impl<W: Wire> Connections for Soft<W> {
-    fn accept(&mut self, request: CmRequest, parameters: ConnectParameters, private_data: &[u8]) {
-        unimplemented!("{request:?} {parameters:?} {private_data:?}")
-    }
-    fn reject(&mut self, request: CmRequest, private_data: &[u8]) {
-        unimplemented!("{request:?} {private_data:?}")
-    }
-    fn connect(&mut self, to: SocketAddr, parameters: ConnectParameters, private_data: &[u8]) -> QpHandle {
-        unimplemented!("{to:?} {parameters:?} {private_data:?}")
-    }
-    fn disconnect(&mut self, qp: QpHandle) {
-        unimplemented!("{qp:?}")
-    }
-    fn destroy(&mut self, qp: QpHandle) {
-        unimplemented!("{qp:?}")
-    }
-}
+/// An endpoint of nothing, for what has no address of its own.
+const NOWHERE: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::UNSPECIFIED, 0));

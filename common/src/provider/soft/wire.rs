@@ -2,7 +2,7 @@
 //! alike to it.
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 use crate::iwarp::Outgoing;
 use crate::memory::Memory;
@@ -38,7 +38,7 @@ pub trait Wire {
     fn segment_size(&self) -> Option<u32>;
 
     /// What readiness can be polled on.
-    fn descriptor(&self) -> Option<RawFd>;
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 
 /// Makes wires to elsewhere.

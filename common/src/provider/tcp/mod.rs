@@ -1,12 +1,21 @@
 //! iWARP over the kernel's TCP sockets: [`TcpWire`] moves the bytes of one connection.
-use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, RawFd};
+mod connect;
+mod gather;
+#[cfg(test)]
+mod tests;
 
-use super::soft::{Dialer, Soft, Wire};
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sys::socket::{getsockopt, sockopt};
+
+use super::soft::{Soft, Wire};
 use crate::iwarp::Outgoing;
 use crate::memory::Memory;
 use crate::verbs::Sge;
+
+pub use connect::{TcpDialer, listen};
 
 /// The software provider over sockets.
 pub type TcpSoft = Soft<TcpWire>;
@@ -15,6 +24,7 @@ pub type TcpSoft = Soft<TcpWire>;
 #[derive(Debug)]
 pub struct TcpWire {
     socket: TcpStream,
+    established: bool,
 }
 
 impl TcpWire {
@@ -25,43 +35,50 @@ impl TcpWire {
     pub fn new(socket: TcpStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
-        Ok(Self { socket })
+        Ok(Self { socket, established: true })
     }
 }
 
 impl Wire for TcpWire {
     fn established(&mut self) -> io::Result<bool> {
-        unimplemented!()
+        if !self.established {
+            if let Some(error) = self.socket.take_error()? {
+                return Err(error);
+            }
+            match self.socket.peer_addr() {
+                Ok(_) => self.established = true,
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.established)
     }
+
     fn receive(&mut self, memory: &Memory, direct: Option<Sge>, staging: &mut [u8]) -> io::Result<usize> {
-        unimplemented!("{memory:?} {direct:?} {staging:?}")
+        gather::receive(self.socket.as_fd(), memory, direct, staging)
     }
+
     fn send(&mut self, memory: &Memory, outgoing: &Outgoing) -> io::Result<usize> {
-        unimplemented!("{memory:?} {outgoing:?}")
+        gather::send(self.socket.as_fd(), memory, outgoing)
     }
-    fn finish(&mut self) {}
+
+    fn finish(&mut self) {
+        // It fails when the peer has gone already, and then nothing needs to be said.
+        let _ = self.socket.shutdown(Shutdown::Write);
+    }
+
     fn segment_size(&self) -> Option<u32> {
-        None
+        getsockopt(&self.socket, sockopt::TcpMaxSeg).ok()
     }
-    fn descriptor(&self) -> Option<RawFd> {
-        Some(self.socket.as_raw_fd())
-    }
-}
 
-/// Connects without blocking.
-#[derive(Debug, Default)]
-pub struct TcpDialer;
-
-impl Dialer<TcpWire> for TcpDialer {
-    fn dial(&mut self, to: SocketAddr) -> io::Result<TcpWire> {
-        unimplemented!("{to}")
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
     }
 }
 
-/// Listens on `address`. The listener blocks; the acceptor may have it otherwise.
-///
-/// # Errors
-/// When the address is taken or not ours.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address)
+impl Drop for TcpWire {
+    fn drop(&mut self) {
+        // A poll of readiness which is still out would keep the socket open behind our back.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
 }

@@ -1,0 +1,244 @@
+//! The turn of the provider: receive from what is hot, advance, send what there is, look at deadlines.
+use std::collections::VecDeque;
+use std::io;
+
+use super::connection::{Full, Overdue, Phase};
+use super::{LOOK_INTERVAL, Soft, Wire};
+use crate::iwarp::StreamEvent;
+use crate::time::Time;
+use crate::verbs::{CmEvent, Event, QpHandle, Received, RejectReason, Wc};
+
+/// Receives, and sends, of one connection in one turn: others wait.
+const ROUNDS: usize = 4;
+
+/// Why a connection in full operation ends.
+enum End {
+    Peer,
+    Error(io::Error),
+    Fault(crate::iwarp::Fault),
+}
+
+impl<W: Wire> Soft<W> {
+    /// Receives from every hot connection, advances, and sends what there is: one gathered send for each
+    /// connection. Says whether anything happened.
+    pub fn pump(&mut self, now: Time) -> bool {
+        self.now = now;
+        let mut busy = self.receive_hot();
+        busy |= self.look_once_more();
+        busy |= self.flush(now);
+        busy |= self.advance_lingering();
+        if now >= self.next_look {
+            self.next_look = now + LOOK_INTERVAL;
+            busy |= self.expire();
+        }
+        busy
+    }
+
+    /// Sends what was posted since, without receiving: the end of a turn.
+    pub fn flush(&mut self, now: Time) -> bool {
+        self.now = now;
+        let mut busy = false;
+        // Connections which cannot send all come back into the list.
+        std::mem::swap(&mut self.dirty, &mut self.flushing);
+        while let Some(qp) = self.flushing.pop() {
+            self.connections.get_mut(qp).dirty = false;
+            busy |= self.send(qp);
+        }
+        busy
+    }
+
+    fn receive_hot(&mut self) -> bool {
+        let (mut busy, mut index) = (false, 0);
+        while let Some(&qp) = self.hot.get(index) {
+            let moved = self.advance(qp);
+            busy |= moved;
+            // The connection may have gone, and another have taken its place in the list.
+            if self.hot.get(index) != Some(&qp) {
+                continue;
+            }
+            let connection = self.connections.get_mut(qp);
+            connection.idle_turns = if moved { 0 } else { connection.idle_turns.saturating_add(1) };
+            if connection.is_receiving() {
+                index += 1;
+            } else {
+                connection.hot = false;
+                self.hot.swap_remove(index);
+            }
+        }
+        busy
+    }
+
+    /// Between arming and sleeping: what came before the descriptors were polled is found here.
+    fn look_once_more(&mut self) -> bool {
+        let mut busy = false;
+        while let Some(qp) = self.cooled.pop() {
+            let cold = self.connections.find(qp).is_some_and(|connection| !connection.hot);
+            if cold && self.advance(qp) {
+                busy = true;
+                if self.connections.find(qp).is_some() {
+                    self.heat(qp);
+                }
+            }
+        }
+        busy
+    }
+
+    /// Takes what the wire has; says whether it had anything.
+    fn advance(&mut self, qp: QpHandle) -> bool {
+        let connection = self.connections.get_mut(qp);
+        if !matches!(connection.phase, Phase::Full(_)) {
+            return self.advance_startup(qp);
+        }
+        let (Phase::Full(full), Some(wire)) = (&mut connection.phase, &mut connection.wire) else {
+            return false;
+        };
+        let (before, answers) = (self.events.len(), full.stream.answers());
+        let received = receive(wire, full, &self.memory, &mut self.staging);
+        let moved = !matches!(received, Ok(0));
+        if moved {
+            drain(qp, full, &mut self.events);
+        }
+        if full.stream.answers() != answers {
+            full.answered_at = self.now;
+        }
+        let responds = full.stream.has_output();
+        if responds && !connection.dirty {
+            connection.dirty = true;
+            self.dirty.push(qp);
+        }
+        match received {
+            Ok(_) => {}
+            Err(End::Peer) => self.end(qp, "the peer closed the connection".into(), true),
+            Err(End::Error(error)) => self.end(qp, error.to_string(), true),
+            Err(End::Fault(fault)) => self.end(qp, fault.to_string(), false),
+        }
+        moved || self.events.len() > before
+    }
+
+    /// Sends what a connection has; says whether anything moved.
+    pub(super) fn send(&mut self, qp: QpHandle) -> bool {
+        let connection = self.connections.get_mut(qp);
+        let (Phase::Full(full), Some(wire)) = (&mut connection.phase, &mut connection.wire) else {
+            return false;
+        };
+        let mut moved = false;
+        if full.stream.outgoing().is_empty() {
+            full.sent_at = self.now;
+        }
+        if !full.stream.awaits_response() {
+            full.answered_at = self.now;
+        }
+        for _ in 0..ROUNDS {
+            let outgoing = full.stream.transmit(&*self.memory);
+            if outgoing.is_empty() {
+                break;
+            }
+            match wire.send(&self.memory, outgoing) {
+                Ok(sent) => full.stream.sent(sent),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    self.end(qp, error.to_string(), true);
+                    return true;
+                }
+            }
+            full.sent_at = self.now;
+            moved = true;
+        }
+        // Work which needs no byte on the wire completes here too.
+        moved |= drain(qp, full, &mut self.events);
+        if full.stream.has_output() {
+            self.soil(qp);
+            self.heat(qp);
+        }
+        moved
+    }
+
+    fn advance_lingering(&mut self) -> bool {
+        let before = self.lingering.len();
+        let (memory, staging, now) = (&self.memory, &mut self.staging, self.now);
+        self.lingering.retain_mut(|linger| linger.advance(memory, staging, now));
+        self.lingering.len() < before
+    }
+
+    /// Ends what has waited for too long.
+    fn expire(&mut self) -> bool {
+        let patience = self.settings.patience;
+        let due = |deadline: Option<(Time, Overdue)>| deadline.filter(|&(deadline, _)| deadline <= self.now);
+        let overdue = self.connections.iter().filter_map(|(qp, connection)| {
+            due(connection.deadline(patience)).map(|(_, overdue)| (qp, overdue))
+        });
+        // Rarely any, and it has to be known before the table changes.
+        let overdue: Vec<_> = overdue.collect();
+        for &(qp, overdue) in &overdue {
+            match self.connections.get(qp).phase {
+                Phase::Dialing(_) | Phase::Requesting { .. } => self.refuse(qp, RejectReason::TimedOut),
+                Phase::Awaiting { .. } => self.forget(qp, &overdue),
+                Phase::Asked(_) => {}
+                Phase::Full(_) => self.end(qp, overdue.to_string(), false),
+            }
+        }
+        !overdue.is_empty()
+    }
+
+    /// The connect of ours has failed.
+    pub(super) fn refuse(&mut self, qp: QpHandle, reason: RejectReason) {
+        drop(self.remove(qp));
+        self.tell(CmEvent::Refused { qp, reason });
+    }
+
+    /// A connection nobody was told of goes as it came.
+    pub(super) fn forget(&mut self, qp: QpHandle, reason: &dyn std::fmt::Display) {
+        let connection = self.remove(qp);
+        tracing::debug!(peer = %connection.peer, %reason, "no connection came of it");
+    }
+}
+
+/// Receives until the wire has no more, and says how many bytes there were.
+fn receive<W: Wire>(
+    wire: &mut W,
+    full: &mut Full,
+    memory: &crate::memory::Memory,
+    staging: &mut [u8],
+) -> Result<usize, End> {
+    let mut moved = 0;
+    for _ in 0..ROUNDS {
+        let kept = full.leftover.len();
+        let direct = full.stream.direct();
+        let offered = direct.map_or(0, |direct| direct.length as usize) + staging.len() - kept;
+        let received = match wire.receive(memory, direct, &mut staging[kept..]) {
+            Ok(0) => return Err(End::Peer),
+            Ok(received) => received,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(End::Error(error)),
+        };
+        moved += received;
+        let placed =
+            direct.map_or(0, |direct| direct.length.min(u32::try_from(received).unwrap_or(u32::MAX)));
+        full.stream.received_direct(placed);
+        staging[..kept].copy_from_slice(&full.leftover);
+        let filled = kept + received - placed as usize;
+        let used = full.stream.receive(&staging[..filled], memory).map_err(End::Fault)?;
+        full.leftover.clear();
+        full.leftover.extend_from_slice(&staging[used..filled]);
+        if received < offered {
+            break;
+        }
+    }
+    Ok(moved)
+}
+
+/// Hands on what the stream has to say.
+pub(super) fn drain(qp: QpHandle, full: &mut Full, events: &mut VecDeque<Event>) -> bool {
+    let mut any = false;
+    while let Some(event) = full.stream.poll() {
+        any = true;
+        events.push_back(match event {
+            StreamEvent::Received { id, length, invalidated } => {
+                full.receives.lent += 1;
+                Event::Received(Received { qp, buffer: id, length, invalidated })
+            }
+            StreamEvent::Completed { token, status } => Event::Completed(Wc { qp, token, status }),
+        });
+    }
+    any
+}
