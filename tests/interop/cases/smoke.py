@@ -1,0 +1,25 @@
+"""The kernel's NVMe/RDMA host over siw, without MPA checksums: one I/O queue, then two, on either sector size."""
+
+
+def run(lab, siw="siw"):
+    with lab.target("--namespace", "ram:64MiB", "--namespace", "ram:64MiB,lba=4096") as target:
+        lab.guest(
+            """
+            network
+            step "discover"
+            must nvme discover -t rdma -a "$ADDRESS" -s "$PORT"
+            says "$NQN"
+            for queues in 1 2; do
+                connect "$ADDRESS" "$PORT" "$NQN" $queues
+                namespace="${device%n1}n$queues"
+                exercise "$namespace"
+                exercise_the_rest "$namespace"
+                disconnect "$NQN"
+            done
+            """,
+            siw=siw,
+            cpus=2,
+            ADDRESS=lab.HOST,
+            PORT=target.port,
+            NQN=target.nqn,
+        )

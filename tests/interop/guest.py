@@ -1,0 +1,100 @@
+"""One guest: a real Linux kernel under QEMU's software emulation, on this machine's own root file system.
+
+The guest runs one shell script and ends. What it printed (`log`), its kernel's log (`dmesg`), the serial console
+(`console`) and everything on its network (`network.pcap`) stay in the directory it was given.
+"""
+
+import re
+import subprocess
+import threading
+
+from kernel import HERE
+
+# Kernel messages at warning level or above which a healthy run prints as well.
+HARMLESS = re.compile(
+    r"loading out-of-tree module|module verification failed|RETBleed|Spectre|spec_store_bypass|"
+    r"speed is unknown|hpet|APIC|ACPI|acpi|PCI: |pci |tsc:|TSC|rtc|cryptd|device-mapper|NX |kvm|BIOS|microcode|"
+    r"Speculative|mitigations|unchecked MSR|clocksource|x86/|Unstable clock"
+)
+TROUBLE = re.compile(r"BUG|WARNING|Oops|Call Trace|RIP:|general protection|refcount|hung task|lockup")
+
+
+class GuestFailed(Exception):
+    """The guest's script, or the guest itself, did not come to a good end."""
+
+
+class Guest:
+    """A running guest. `finish` waits for its script and raises GuestFailed unless it ended with status 0."""
+
+    def __init__(self, kernel, place, script, *, cpus=1, memory_mib=1024, forward=None):
+        self.place = place
+        place.mkdir(parents=True)
+        (place / "script").write_text(script)
+        (place / "main").write_text((HERE / "guest/main").read_text())
+        forwarding = f",hostfwd=tcp:127.0.0.1:{forward[0]}-:{forward[1]}" if forward else ""
+        share = "security_model=none,multidevs=remap"
+        command = f"""
+            qemu-system-x86_64 -accel tcg,thread=multi,tb-size=512 -machine q35,hpet=off -cpu max,la57=off
+            -smp {cpus} -m {memory_mib} -nodefaults -no-user-config -no-reboot -display none
+            -kernel {kernel}/vmlinuz -initrd {kernel}/initrd
+            -fsdev local,id=root,path=/,readonly=on,{share} -device virtio-9p-pci,fsdev=root,mount_tag=root
+            -fsdev local,id=out,path={place},{share} -device virtio-9p-pci,fsdev=out,mount_tag=out
+            -serial file:{place}/console
+            -device virtio-serial-pci -chardev stdio,id=terminal,signal=off -device virtconsole,chardev=terminal
+            -netdev user,id=net{forwarding} -device virtio-net-pci,netdev=net
+            -object filter-dump,id=dump,netdev=net,file={place}/network.pcap
+            -device virtio-rng-pci -device isa-debug-exit,iobase=0x501,iosize=4
+        """.split()
+        boot = (
+            "console=ttyS0 quiet loglevel=4 mitigations=off nokaslr panic=-1 tsc=reliable no_timer_check "
+            f"random.trust_cpu=on cryptomgr.notests audit=0 selinux=0 apparmor=0 ironside.kernel={kernel}"
+        )
+        self.process = subprocess.Popen(
+            [*command, "-append", boot], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        self.reader = threading.Thread(target=self._copy_log, daemon=True)
+        self.reader.start()
+
+    def _copy_log(self):
+        """Keeps what the guest prints and shows its steps (lines that begin with `==`) as they come."""
+        with open(self.place / "log", "wb") as log:
+            for line in self.process.stdout:
+                log.write(line.replace(b"\r\n", b"\n"))
+                log.flush()
+                if line.startswith(b"=="):
+                    print("   " + line.decode(errors="replace").rstrip(), flush=True)
+
+    def finish(self, timeout_s):
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise GuestFailed(f"the guest did not finish within {timeout_s} s; last words:\n{self.tail()}") from None
+        finally:
+            self.stop()
+        try:
+            status = int((self.place / "status").read_text())
+        except FileNotFoundError:
+            raise GuestFailed(f"the guest died; last words:\n{self.tail('console')}{self.tail()}") from None
+        if status:
+            raise GuestFailed(f"the guest's script ended with status {status}; last words:\n{self.tail()}")
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.reader.join()
+
+    def tail(self, name="log", lines=12):
+        text = (self.place / name).read_text(errors="replace") if (self.place / name).exists() else ""
+        return "".join(f"      {line}\n" for line in text.splitlines()[-lines:])
+
+    def kernel_complaints(self, expected=None):
+        """Lines of the kernel's log that speak of trouble, less those that match the `expected` pattern."""
+        lines = (self.place / "dmesg").read_text(errors="replace").splitlines()
+        found = []
+        for line in lines:
+            level, text = re.match(r"<(\d+)>(.*)", line).groups() if line.startswith("<") else ("0", line)
+            bad = TROUBLE.search(text) or (int(level) & 7) <= 4 and not HARMLESS.search(text)
+            if bad and not (expected and re.search(expected, text)):
+                found.append(text)
+        return found

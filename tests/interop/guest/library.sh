@@ -1,0 +1,129 @@
+# What the guests' scripts share. A script is read by sh -c after this; any `fail` ends it.
+
+step() { echo "== $(cut -d. -f1 /proc/uptime) s: $*"; }
+fail() { echo "FAILED: $*"; exit 1; }
+# Runs a command whose output matters only if it fails.
+must() { "$@" > /tmp/said 2>&1 || { status=$?; cat /tmp/said; fail "$* (status $status)"; }; }
+must_fail() { "$@" > /tmp/said 2>&1 && { cat /tmp/said; fail "$* succeeded"; }; true; }
+says() { grep -q -e "$1" /tmp/said || { cat /tmp/said; fail "nothing said \"$1\""; }; }
+
+# The card that reaches the host at 10.0.2.2, with software iWARP on it.
+network() {
+    step "load siw and join the network"
+    modprobe -a virtio_net rdma_ucm nvme_rdma $(modinfo -F depends "/kernel/$SIW.ko" | tr , ' ') || fail "modules"
+    insmod "/kernel/$SIW.ko" || fail "insmod $SIW.ko"
+    card=$(ls /sys/class/net | grep -v lo | head -1)
+    ip address add 10.0.2.15/24 dev "$card"
+    ip link set "$card" up
+    ip route add default via 10.0.2.2
+    must rdma link add siw0 type siw netdev "$card"
+}
+
+# connect ADDRESS PORT NQN QUEUES [OPTION…]: sets $device to the block device of the first namespace.
+connect() {
+    address=$1 port=$2 nqn=$3 queues=$4
+    shift 4
+    step "connect with $queues I/O queues"
+    must nvme connect -t rdma -a "$address" -s "$port" -n "$nqn" -i "$queues" "$@"
+    for try in $(seq 100); do
+        device=$(ls -d /dev/nvme*n1 2>/dev/null | head -1)
+        [ -b "$device" ] && return
+        sleep 0.1
+    done
+    fail "connected, but no block device came"
+}
+
+disconnect() {
+    must nvme disconnect -n "$1"
+    says "disconnected 1 controller"
+    [ -z "$(ls -d /dev/nvme*n1 2>/dev/null)" ] || fail "the block device outlives its controller"
+}
+
+# Writes random bytes in one piece of each length in the list, reads them back directly and compares.
+write_read_compare() {
+    for length in $2; do
+        must dd if=/dev/urandom of=/tmp/written bs="$length" count=1 iflag=fullblock
+        must dd if=/tmp/written of="$1" bs="$length" count=1 seek=3 oflag=direct
+        must dd if="$1" of=/tmp/read bs="$length" count=1 skip=3 iflag=direct
+        must cmp /tmp/written /tmp/read
+    done
+}
+
+# What `length` bytes at `offset` read as, compared with zeros.
+reads_as_zeros() {
+    must dd if="$1" of=/tmp/read bs=4096 skip="$2" count="$3" iflag=direct
+    must cmp -n $(($3 * 4096)) /tmp/read /dev/zero
+}
+
+# Every kind of command a Linux host sends to a namespace.
+exercise() {
+    block=$(blockdev --getss "$1")
+    step "identify"
+    must nvme id-ctrl "$1"
+    must nvme id-ns "$1"
+    must nvme ns-descs "$1"
+    must nvme smart-log "$1"
+    step "write, read and compare from $block bytes to 1 MiB"
+    write_read_compare "$1" "$block 4096 8192 16384 65536 131072 524288 1048576"
+    step "flush, write zeroes, deallocate"
+    must nvme flush "$1" -n 1
+    must dd if=/dev/urandom of="$1" bs=64k count=1 oflag=direct
+    must nvme write-zeroes "$1" -s 0 -c $((4096 / block - 1))
+    reads_as_zeros "$1" 0 1
+    must nvme dsm "$1" -d -s $((8192 / block)) -b $((4096 / block))
+    must blkdiscard -o 1048576 -l 1048576 "$1"
+    must blkdiscard -z -o 2097152 -l 1048576 "$1"
+    reads_as_zeros "$1" 512 256
+    step "fio with crc32c"
+    verify_with_fio "$1" randrw 4k 8m 16
+    verify_with_fio "$1" write 128k 16m 4
+    step "ext4: make, fill, check"
+    must mkfs.ext4 -q -F "$1"
+    mkdir -p /tmp/mounted
+    must mount "$1" /tmp/mounted
+    must cp -r /usr/share/common-licenses /tmp/mounted/
+    must umount /tmp/mounted
+    must mount -o ro "$1" /tmp/mounted
+    must diff -r /usr/share/common-licenses /tmp/mounted/common-licenses
+    must umount /tmp/mounted
+    must fsck.ext4 -f -n "$1"
+}
+
+# What the kernel's own target on a RAM disk lacks: Compare, Verify, and the right refusal past the end.
+exercise_the_rest() {
+    step "compare and verify"
+    must dd if=/dev/urandom of=/tmp/block bs=4096 count=1
+    must dd if=/tmp/block of="$1" bs=4096 count=1 oflag=direct
+    last=$((4096 / $(blockdev --getss "$1") - 1))
+    must nvme compare "$1" -s 0 -c $last -z 4096 -d /tmp/block
+    must_fail nvme compare "$1" -s 0 -c $last -z 4096 -d /dev/zero
+    says '(0x.285)'
+    must nvme verify "$1" -s 0 -c $last
+    step "a read past the end is refused"
+    end=$(blockdev --getsz "$1")
+    must_fail nvme read "$1" -s $end -c $last -z 4096 -d /tmp/read
+    says '(0x.080)'
+}
+
+verify_with_fio() {
+    must fio --name=verify --filename="$1" --rw="$2" --bs="$3" --size="$4" --iodepth="$5" --ioengine=libaio --direct=1 \
+        --verify=crc32c --do_verify=1 --verify_fatal=1 --randrepeat=1
+}
+
+# The kernel's own target over siw, exporting a RAM disk: kernel_target NQN ADDRESS PORT.
+kernel_target() {
+    modprobe nvmet_rdma || fail "nvmet_rdma"
+    modprobe brd rd_nr=1 rd_size=65536 || fail "brd"
+    root=/sys/kernel/config/nvmet
+    mkdir "$root/subsystems/$1"
+    echo 1 > "$root/subsystems/$1/attr_allow_any_host"
+    mkdir "$root/subsystems/$1/namespaces/1"
+    echo -n /dev/ram0 > "$root/subsystems/$1/namespaces/1/device_path"
+    echo 1 > "$root/subsystems/$1/namespaces/1/enable"
+    mkdir "$root/ports/1"
+    echo rdma > "$root/ports/1/addr_trtype"
+    echo ipv4 > "$root/ports/1/addr_adrfam"
+    echo "$2" > "$root/ports/1/addr_traddr"
+    echo "$3" > "$root/ports/1/addr_trsvcid"
+    ln -s "$root/subsystems/$1" "$root/ports/1/subsystems/$1" || fail "the kernel's target does not listen"
+}
