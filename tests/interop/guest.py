@@ -7,6 +7,7 @@ The guest runs one shell script and ends. What it printed (`log`), its kernel's 
 import re
 import subprocess
 import threading
+import time
 
 from kernel import HERE
 
@@ -78,15 +79,29 @@ class Guest:
         if status:
             raise GuestFailed(f"the guest's script ended with status {status}; last words:\n{self.tail()}")
 
+    def wait_step(self, text, timeout_s=60):
+        """Waits until the guest has announced a step that contains `text`."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self.said():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise GuestFailed(f"the guest never came to {text!r}; last words:\n{self.tail()}")
+            time.sleep(0.1)
+
+    def release(self):
+        """Lets a script that waits in `until_released` go on."""
+        (self.place / "released").touch()
+
     def stop(self):
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
         self.reader.join()
 
+    def said(self, name="log"):
+        return (self.place / name).read_text(errors="replace") if (self.place / name).exists() else ""
+
     def tail(self, name="log", lines=12):
-        text = (self.place / name).read_text(errors="replace") if (self.place / name).exists() else ""
-        return "".join(f"      {line}\n" for line in text.splitlines()[-lines:])
+        return "".join(f"      {line}\n" for line in self.said(name).splitlines()[-lines:])
 
     def kernel_complaints(self, expected=None):
         """Lines of the kernel's log that speak of trouble, less those that match the `expected` pattern."""

@@ -7,6 +7,9 @@ must() { "$@" > /tmp/said 2>&1 || { status=$?; cat /tmp/said; fail "$* (status $
 must_fail() { "$@" > /tmp/said 2>&1 && { cat /tmp/said; fail "$* succeeded"; }; true; }
 says() { grep -q -e "$1" /tmp/said || { cat /tmp/said; fail "nothing said \"$1\""; }; }
 
+# For a guest that serves the host: waits until the case has what it came for.
+until_released() { while [ ! -e /out/released ]; do sleep 0.2; done; }
+
 # The card that reaches the host at 10.0.2.2, with software iWARP on it.
 network() {
     step "load siw and join the network"
