@@ -63,6 +63,7 @@ class Connection:
         self.writes_received = self.reads_answered = 0
         self._send_msn = 1
         self._expected_msn = {0: 1, 1: 1, 2: 1}
+        self.held_reads, self._holding = [], False
         self._ready_read = False
         self._untagged = bytearray()
         self._untagged_opcode = None
@@ -246,7 +247,9 @@ class Connection:
         if segment.opcode == wire.TERMINATE:
             self.terminated = wire.parse_terminate(payload)
         elif segment.opcode == wire.READ_REQUEST:
-            self._answer_read(wire.parse_read_request(payload))
+            self.held_reads.append(wire.parse_read_request(payload))
+            if not self._holding:
+                self.release_reads()
         else:
             self._on_message(segment, payload)
 
@@ -259,6 +262,16 @@ class Connection:
         elif segment.invalidate:
             raise Violation("a Send whose reserved field is not zero")
         self.messages.append((payload, invalidated))
+
+    def hold_reads(self):
+        """From now on Read Requests are only collected, in `held_reads`."""
+        self._holding = True
+
+    def release_reads(self):
+        """Answers the Read Requests held, and from now on each at once."""
+        self._holding = False
+        while self.held_reads:
+            self._answer_read(self.held_reads.pop(0))
 
     def _answer_read(self, request):
         self.reads_answered += 1
