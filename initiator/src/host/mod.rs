@@ -28,6 +28,8 @@ mod reconnect;
 mod requests;
 mod scan;
 mod setup;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::io as std_io;
