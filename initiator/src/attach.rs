@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use ironside_common::memory::{Memory, Pool};
-use ironside_common::reactor::Ring;
+use ironside_common::reactor::{Ring, source};
 use ironside_common::time::Time;
 use ironside_common::verbs::Token;
 
@@ -12,13 +12,29 @@ use crate::volume::{Completed, Geometry, Volume};
 /// What an export may use while it is being called.
 pub struct Context<'a> {
     pub volume: &'a mut dyn Volume,
-    /// Tokens of an export are of the source [`ironside_common::reactor::source::EXPORT`].
+    /// Whose completions of tokens made by [`Self::token`] come back to [`Export::on_ring`].
     pub ring: &'a mut Ring,
     /// Buffers the volume can transfer from and to. A lease must outlive the request that names it.
     pub pool: &'a Rc<Pool>,
     /// The bytes behind leases.
     pub memory: &'a Memory,
     pub now: Time,
+    /// Number of the export among those of its reactor.
+    pub index: u8,
+}
+
+impl Context<'_> {
+    /// A token for the ring which is this export's own. Slot and generation are its own affair.
+    #[must_use]
+    pub fn token(&self, slot: u16, generation: u16) -> Token {
+        source::token(source::EXPORT | u16::from(self.index) << 8, slot, generation)
+    }
+
+    /// The slot with which a mailbox of this export is to be armed; it may have one.
+    #[must_use]
+    pub fn mailbox_slot(&self) -> u16 {
+        u16::from(self.index) + 1
+    }
 }
 
 /// Something that offers one volume to others, inside the reactor of its controller.
@@ -32,7 +48,7 @@ pub trait Export {
     /// One of its requests has ended.
     fn completed(&mut self, context: &mut Context<'_>, completed: Completed);
 
-    /// An entry of the ring with a token of its own has completed.
+    /// An entry of the ring with a token of its own has completed, or its mailbox was rung.
     fn on_ring(&mut self, context: &mut Context<'_>, token: Token, result: i32);
 
     /// The reactor is about to sleep: whatever should wake it has to be in the ring.

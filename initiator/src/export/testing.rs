@@ -126,7 +126,7 @@ struct Reactor<E> {
 impl<E: Export> Reactor<E> {
     fn with<T>(&mut self, ring: &mut Ring, act: impl FnOnce(&mut E, &mut Context<'_>) -> T) -> T {
         let (volume, pool, memory) = (&mut self.shelf, &self.pool, &*self.memory);
-        act(&mut self.export, &mut Context { volume, ring, pool, memory, now: self.now })
+        act(&mut self.export, &mut Context { volume, ring, pool, memory, now: self.now, index: 0 })
     }
 }
 

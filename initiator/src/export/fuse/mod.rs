@@ -35,8 +35,6 @@ const BACKGROUND: u16 = 256;
 const UNREAD: usize = 512;
 /// Threads which take requests.
 const THREADS: usize = 2;
-/// Slot of this mailbox among the mailboxes of its reactor.
-const MAILBOX_SLOT: u16 = 0xFE;
 
 /// What the kernel wants, on its way to the reactor.
 struct Task {
@@ -198,7 +196,8 @@ impl Export for Fuse {
     }
 
     fn arm(&mut self, context: &mut Context<'_>) {
-        self.mailbox.arm(context.ring, MAILBOX_SLOT);
+        let slot = context.mailbox_slot();
+        self.mailbox.arm(context.ring, slot);
     }
 
     fn changed(&mut self, _context: &mut Context<'_>, geometry: Geometry) {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ironside_common::reactor::{Timer, source};
+use ironside_common::reactor::Timer;
 use ironside_common::time::Time;
 use ironside_common::verbs::Token;
 use nix::poll::PollFlags;
@@ -155,7 +155,7 @@ impl Export for Server {
 
     fn arm(&mut self, context: &mut Context<'_>) {
         if let Some(listener) = self.listener.as_ref().filter(|_| self.listener_state == Watch::Hot) {
-            let token = source::token(source::EXPORT, LISTENER, 0);
+            let token = context.token(LISTENER, 0);
             context.ring.poll_once(listener.as_fd(), PollFlags::POLLIN, token);
             self.listener_state = Watch::Cold;
         }
@@ -267,12 +267,12 @@ impl Link {
 
     fn arm(&mut self, slot: u16, context: &mut Context<'_>) {
         if self.reading == Watch::Hot && self.connection.places().is_some() {
-            let token = source::token(source::EXPORT, slot, self.generation);
+            let token = context.token(slot, self.generation);
             context.ring.poll_once(self.socket.as_fd(), PollFlags::POLLIN, token);
             self.reading = Watch::Cold;
         }
         if self.writing == Watch::Hot && self.full {
-            let token = source::token(source::EXPORT, slot | WRITABLE, self.generation);
+            let token = context.token(slot | WRITABLE, self.generation);
             context.ring.poll_once(self.socket.as_fd(), PollFlags::POLLOUT, token);
             self.writing = Watch::Cold;
         }

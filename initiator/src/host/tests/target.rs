@@ -23,7 +23,7 @@ pub(super) const BLOCKS: u64 = 4096;
 pub(super) const CNTLID: u16 = 7;
 
 /// What a target may get wrong.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Lie {
     /// Answers identify with something made worse.
     Controller(fn(&mut identify::Controller)),

@@ -109,6 +109,7 @@ impl World {
             pool: &self.pool,
             memory: &self.memory,
             now: Time::ZERO,
+            index: 0,
         };
         self.connection.advance(&mut context, TAG)
     }
