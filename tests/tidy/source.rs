@@ -11,6 +11,8 @@ pub(crate) struct Source {
     pub(crate) tokens: Vec<Token>,
     /// Lines of items under `#[cfg(test)]`, and of the whole file if all of it is tests.
     tests: Vec<RangeInclusive<usize>>,
+    /// Lines of constants and constant functions.
+    constants: Vec<RangeInclusive<usize>>,
 }
 
 /// One token, with groups opened out into their delimiters.
@@ -35,11 +37,17 @@ impl Source {
         if all {
             tests.push(0..=usize::MAX);
         }
-        Self { path, text, tokens, tests }
+        let constants = constant_items(&tokens);
+        Self { path, text, tokens, tests, constants }
     }
 
     pub(crate) fn is_test(&self, line: usize) -> bool {
         self.tests.iter().any(|lines| lines.contains(&line))
+    }
+
+    /// Whether the compiler itself works this line out, or may: there a number widens by `as` or not at all.
+    pub(crate) fn is_constant(&self, line: usize) -> bool {
+        self.constants.iter().any(|lines| lines.contains(&line))
     }
 
     /// Lines where the tokens read exactly like `words`, which are separated by spaces.
@@ -100,6 +108,32 @@ fn test_items(tokens: &[Token]) -> Vec<RangeInclusive<usize>> {
         let Some(end) = end else { continue };
         let last = if tokens[end].text == "{" { closing(tokens, end) } else { end };
         items.push(tokens[start].line..=tokens[last].line);
+    }
+    items
+}
+
+/// Each `const` item and `const fn`, but neither pointers nor generic parameters.
+fn constant_items(tokens: &[Token]) -> Vec<RangeInclusive<usize>> {
+    let mut items = Vec::new();
+    for start in (0..tokens.len()).filter(|start| tokens[*start].text == "const") {
+        let before = start.checked_sub(1).map(|before| tokens[before].text.as_str());
+        if matches!(before, Some("*" | "<" | ",")) {
+            continue;
+        }
+        let mut end = start;
+        while end < tokens.len() {
+            match tokens[end].text.as_str() {
+                ";" => break,
+                "{" => {
+                    end = closing(tokens, end);
+                    break;
+                }
+                "(" | "[" => end = closing(tokens, end),
+                _ => {}
+            }
+            end += 1;
+        }
+        items.push(tokens[start].line..=tokens[end.min(tokens.len() - 1)].line);
     }
     items
 }
