@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-/// Longest NQN, without its terminating zero (NVMe Base 2.0, 4.7).
-const NQN_MAX: usize = 223;
-const UUID_NQN_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
+use crate::nvme::{Nqn, NqnError};
+
+/// What an NQN begins with that is a UUID, and so needs no domain name.
+pub const UUID_NQN_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
 /// The NQN and the identifier which a host names itself by in Fabrics Connect.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostIdentity {
-    pub nqn: String,
+    pub nqn: Nqn,
     pub id: Uuid,
 }
 
@@ -21,8 +22,8 @@ pub struct HostIdentity {
 pub enum IdentityError {
     #[error("{path}: {source}", path = path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("{path}: not an NVMe qualified name: {text:?}", path = path.display())]
-    NotAnNqn { path: PathBuf, text: String },
+    #[error("{path}: {source}", path = path.display())]
+    NotAnNqn { path: PathBuf, source: NqnError },
     #[error("{path}: not a UUID: {text:?}; delete the file to have a new one made", path = path.display())]
     NotAUuid { path: PathBuf, text: String },
     #[error("no place for lasting state: set XDG_STATE_HOME or HOME")]
@@ -55,12 +56,14 @@ fn host_identity_in(system: &Path, state: Option<&Path>) -> Result<HostIdentity,
     let nqn = read_nqn(&system.join("hostnqn"))?;
     let id = read_uuid(&system.join("hostid"))?;
     // A host NQN of the UUID form names the identifier too.
-    let id = id.or_else(|| nqn.as_deref()?.strip_prefix(UUID_NQN_PREFIX)?.parse().ok());
+    let id = id.or_else(|| nqn.as_ref()?.as_str().strip_prefix(UUID_NQN_PREFIX)?.parse().ok());
     let id = match id {
         Some(id) => id,
         None => own_id(state.ok_or(IdentityError::NoStateDirectory)?)?,
     };
-    Ok(HostIdentity { nqn: nqn.unwrap_or_else(|| format!("{UUID_NQN_PREFIX}{id}")), id })
+    let nqn = nqn
+        .unwrap_or_else(|| format!("{UUID_NQN_PREFIX}{id}").parse().expect("the UUID form is a valid NQN"));
+    Ok(HostIdentity { nqn, id })
 }
 
 /// The identifier kept in the state directory, made on first use. Two processes may meet here for the first
@@ -83,13 +86,9 @@ fn own_id(state: &Path) -> Result<Uuid, IdentityError> {
         .ok_or_else(|| IdentityError::Io { source: io::Error::from(io::ErrorKind::NotFound), path })
 }
 
-fn read_nqn(path: &Path) -> Result<Option<String>, IdentityError> {
+fn read_nqn(path: &Path) -> Result<Option<Nqn>, IdentityError> {
     let Some(text) = read(path)? else { return Ok(None) };
-    if text.starts_with("nqn.") && text.len() <= NQN_MAX {
-        Ok(Some(text))
-    } else {
-        Err(IdentityError::NotAnNqn { path: path.into(), text })
-    }
+    text.parse().map(Some).map_err(|source| IdentityError::NotAnNqn { path: path.into(), source })
 }
 
 fn read_uuid(path: &Path) -> Result<Option<Uuid>, IdentityError> {
@@ -135,7 +134,7 @@ mod tests {
         place.write("hostnqn", "nqn.2026-11.org.example:me\n");
         place.write("hostid", "6f9619ff-8b86-d011-b42d-00cf4fc964ff\n");
         let identity = place.identity().unwrap();
-        assert_eq!(identity.nqn, "nqn.2026-11.org.example:me");
+        assert_eq!(identity.nqn.as_str(), "nqn.2026-11.org.example:me");
         assert_eq!(identity.id.to_string(), "6f9619ff-8b86-d011-b42d-00cf4fc964ff");
     }
 
@@ -150,7 +149,7 @@ mod tests {
     fn one_is_made_once_and_kept() {
         let place = Place::new();
         let first = place.identity().unwrap();
-        assert_eq!(first.nqn, format!("{UUID_NQN_PREFIX}{}", first.id));
+        assert_eq!(first.nqn.as_str(), format!("{UUID_NQN_PREFIX}{}", first.id));
         assert_eq!(place.identity().unwrap(), first);
         let left: Vec<_> = fs::read_dir(place.0.path().join("state/ironside")).unwrap().collect();
         assert_eq!(left.len(), 1, "no draft is left behind");

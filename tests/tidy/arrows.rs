@@ -5,7 +5,7 @@ use crate::source::{Source, Token, closing};
 /// Each module of `common`, and the modules of `common` it may name.
 const COMMON: [(&str, &[&str]); 8] = [
     ("time", &[]),
-    ("identity", &[]),
+    ("identity", &["nvme"]),
     ("verbs", &["time"]),
     ("nvme", &["time", "verbs"]),
     ("iwarp", &["time", "verbs"]),

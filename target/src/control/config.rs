@@ -21,7 +21,6 @@ pub const QUEUE_DEPTH_DEFAULT: u16 = 128;
 pub const QUEUE_DEPTH_MAX: u16 = 1024;
 pub const REACTORS_MAX: u16 = 64;
 pub const SUBSYSTEMS_MAX: usize = 256;
-pub const NAMESPACES_MAX: usize = 1024;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Config {

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use ironside_common::identity::state_directory;
+use ironside_common::identity::{UUID_NQN_PREFIX, state_directory};
 use ironside_common::nvme::Nqn;
 use uuid::Uuid;
 
@@ -64,7 +64,7 @@ fn identity(subsystem: &Subsystem, config: &Config, kept: &mut Kept) -> Identity
     let nqn = subsystem.nqn.unwrap_or_else(|| {
         let listen: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
         let uuid = kept.uuid(format!("subsystem at {}", listen.join(" ")));
-        let nqn = format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}");
+        let nqn = format!("{UUID_NQN_PREFIX}{uuid}");
         nqn.parse().expect("the UUID form is a valid NQN")
     });
     let serial = subsystem.serial.unwrap_or_else(|| {

@@ -3,3 +3,4 @@ pub mod cli;
 pub mod config;
 pub mod identity;
 pub mod media;
+pub mod prepare;

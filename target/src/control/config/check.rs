@@ -2,7 +2,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::{Backing, Config, NAMESPACES_MAX, SUBSYSTEMS_MAX};
+use super::{Backing, Config, SUBSYSTEMS_MAX};
+use crate::catalog::NSID_MAX;
 
 /// Where in a configuration something does not fit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -19,8 +20,10 @@ pub enum Conflict {
     NoSubsystem,
     #[error("nothing to serve: the subsystem has no namespace")]
     NoNamespace,
-    #[error("there are {found} {what}, and {max} at most can be served")]
-    TooMany { what: &'static str, found: usize, max: usize },
+    #[error("there are {0} subsystems, and {SUBSYSTEMS_MAX} at most can be served")]
+    TooMany(usize),
+    #[error("a subsystem has {NSID_MAX} namespaces at most")]
+    TooManyNamespaces,
     #[error("with more than one subsystem each needs an `nqn`")]
     Unnamed,
     #[error("there is a subsystem `{0}` already")]
@@ -48,8 +51,7 @@ impl Config {
             return Err((Place::Whole, Conflict::NoSubsystem));
         }
         if found > SUBSYSTEMS_MAX {
-            let conflict = Conflict::TooMany { what: "subsystems", found, max: SUBSYSTEMS_MAX };
-            return Err((Place::Whole, conflict));
+            return Err((Place::Whole, Conflict::TooMany(found)));
         }
         self.check_names()?;
         self.check_namespaces()
@@ -73,17 +75,15 @@ impl Config {
         let mut files = BTreeSet::new();
         let mut uuids = BTreeSet::new();
         for (subsystem, of) in self.subsystems.iter().enumerate() {
-            let found = of.namespaces.len();
-            if found == 0 {
+            if of.namespaces.is_empty() {
                 return Err((Place::Subsystem(subsystem), Conflict::NoNamespace));
-            }
-            if found > NAMESPACES_MAX {
-                let conflict = Conflict::TooMany { what: "namespaces", found, max: NAMESPACES_MAX };
-                return Err((Place::Subsystem(subsystem), conflict));
             }
             let mut numbers = BTreeSet::new();
             for (namespace, one) in of.namespaces.iter().enumerate() {
                 let refused = |conflict| Err((Place::Namespace { subsystem, namespace }, conflict));
+                if one.nsid > NSID_MAX {
+                    return refused(Conflict::TooManyNamespaces);
+                }
                 if !numbers.insert(one.nsid) {
                     return refused(Conflict::SameNsid(one.nsid));
                 }

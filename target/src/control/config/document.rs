@@ -14,6 +14,7 @@ use super::{
     Backing, BlockSize, Config, ConfigError, Crc, DEFAULT_PORT, Hosts, Namespace, Place, Problem,
     QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Size, Subsystem, ValueError,
 };
+use crate::catalog::NSID_MAX;
 
 const TOP: [&str; 6] = ["listen", "reactors", "queue-depth", "crc", "state-dir", "subsystem"];
 const SUBSYSTEM: [&str; 6] = ["nqn", "serial", "allow-hosts", "allow-any-host", "listen", "namespace"];
@@ -94,7 +95,7 @@ fn hosts(table: &Table<'_>) -> Result<Hosts, ConfigError> {
 
 /// A namespace without a number takes the one after its predecessor's.
 fn namespace(table: &Table<'_>, next: &mut u32) -> Result<Namespace, ConfigError> {
-    let nsid = table.number("nsid", 1, u32::from(u16::MAX))?.unwrap_or(*next);
+    let nsid = table.number("nsid", 1, NSID_MAX)?.unwrap_or(*next);
     *next = nsid + 1;
     Ok(Namespace {
         nsid,

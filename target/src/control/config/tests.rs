@@ -112,7 +112,7 @@ fn a_wrong_type_or_value_is_told_with_its_line_and_key() {
     assert!(namespace("path = \"a\"\nram = 4096").contains("exactly one of"));
     assert!(namespace("ram = 4096\nsize = 4096").contains("behind the colon"));
     assert!(namespace("read-only = true").contains("exactly one of"));
-    assert!(namespace("nsid = 0").contains("between 1 and 65535"));
+    assert!(namespace("nsid = 0").contains("between 1 and 1024"));
 }
 
 #[test]
