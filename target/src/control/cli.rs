@@ -1,8 +1,9 @@
 //! The command line of `ironside-target`.
+use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use ironside_common::nvme::Nqn;
 
@@ -81,6 +82,20 @@ struct Flags {
     state_dir: Option<PathBuf>,
 }
 
+/// Writes one manual page for the program and one for each command into `directory`, which is made.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn write_manual(directory: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(Cli::command(), directory)
+}
+
+/// The completions of a shell, as text to be sourced by it.
+pub fn write_completions(shell: Shell, out: &mut dyn io::Write) {
+    clap_complete::generate(shell, &mut Cli::command(), "ironside-target", out);
+}
+
 impl Serve {
     /// What is to be served, from the file or from the flags.
     ///
@@ -125,4 +140,21 @@ impl Flags {
 /// This machine alone: who wants to be reached from elsewhere says so.
 fn default_address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], DEFAULT_PORT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent_and_documented() {
+        Cli::command().debug_assert();
+        let directory = tempfile::tempdir().unwrap();
+        write_manual(directory.path()).unwrap();
+        let serve = std::fs::read_to_string(directory.path().join("ironside-target-serve.1")).unwrap();
+        assert!(serve.contains("allow\\-any\\-host"), "{serve}");
+        let mut bash = Vec::new();
+        write_completions(Shell::Bash, &mut bash);
+        assert!(String::from_utf8(bash).unwrap().contains("--namespace"));
+    }
 }
