@@ -2,4 +2,5 @@
 pub mod backend;
 pub mod catalog;
 pub mod control;
+pub mod controller;
 pub mod qpair;

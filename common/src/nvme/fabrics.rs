@@ -171,8 +171,8 @@ impl InvalidParameter {
     }
 
     #[must_use]
-    pub fn to_result(self) -> u64 {
-        place(self.offset.into(), 15, 0) | place(self.in_data.into(), 16, 16)
+    pub const fn to_result(self) -> u64 {
+        place(self.offset as u64, 15, 0) | place(self.in_data as u64, 16, 16)
     }
 }
 

@@ -1,0 +1,100 @@
+//! The discovery log as one host sees it on one connection (protocol section C.1).
+use std::net::SocketAddr;
+
+use ironside_common::nvme::Nqn;
+use ironside_common::nvme::discovery::{Entry, RdmaAttributes, SubsystemType, TransportRequirements};
+
+use crate::catalog::{Catalog, Subsystem};
+
+/// Every way to every subsystem `host` may have, the discovery subsystem itself first. `local` is the address
+/// of ours the host came to: behind a wildcard it is the one known to be reachable.
+pub(super) fn entries<'a>(
+    catalog: &'a Catalog,
+    host: &'a Nqn,
+    local: SocketAddr,
+) -> impl Iterator<Item = Entry> + 'a {
+    let local = SocketAddr::new(local.ip().to_canonical(), local.port());
+    let here = catalog.listeners().iter().find(|listener| reachable(listener.address, local) == Some(local));
+    let port_id = here.map_or(0, |listener| listener.port_id);
+    let discovery = entry(SubsystemType::CURRENT_DISCOVERY, &Nqn::discovery(), local, port_id);
+    let allowed = catalog.subsystems().iter().filter(|subsystem| subsystem.allows(host));
+    std::iter::once(discovery).chain(allowed.flat_map(move |subsystem| ways_to(catalog, subsystem, local)))
+}
+
+fn ways_to<'a>(
+    catalog: &'a Catalog,
+    subsystem: &'a Subsystem,
+    local: SocketAddr,
+) -> impl Iterator<Item = Entry> + 'a {
+    catalog.listeners().iter().filter(|listener| subsystem.listens_at(listener.address)).filter_map(
+        move |listener| {
+            let address = reachable(listener.address, local)?;
+            Some(entry(SubsystemType::NVM, subsystem.nqn(), address, listener.port_id))
+        },
+    )
+}
+
+fn entry(subtype: SubsystemType, nqn: &Nqn, at: SocketAddr, port_id: u16) -> Entry {
+    Entry {
+        transport_requirements: TransportRequirements::FLOW_CONTROL_OPTIONAL.0,
+        ..Entry::rdma(subtype, nqn, at, port_id, RdmaAttributes::PROVIDER_IWARP)
+    }
+}
+
+/// Where a listener can be reached, for a host that reached us at `local`. Nothing is known of a wildcard of
+/// the other family.
+fn reachable(listener: SocketAddr, local: SocketAddr) -> Option<SocketAddr> {
+    let ip = listener.ip().to_canonical();
+    if !ip.is_unspecified() {
+        return Some(SocketAddr::new(ip, listener.port()));
+    }
+    (ip.is_ipv6() || local.is_ipv4()).then(|| SocketAddr::new(local.ip(), listener.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Hosts;
+    use crate::catalog::tests::{nqn, subsystem};
+
+    fn log(catalog: &Catalog, host: &str, local: &str) -> Vec<(String, Option<SocketAddr>, u16)> {
+        let describe =
+            |entry: Entry| (entry.subnqn(), entry.socket_address(), u16::from(entry.subsystem_type));
+        entries(catalog, &nqn(host), local.parse().unwrap()).map(describe).collect()
+    }
+
+    #[test]
+    fn a_host_sees_what_it_may_have_at_addresses_it_can_reach() {
+        let subsystems = vec![
+            subsystem("a", Hosts::Any, &["0.0.0.0:4420", "[::1]:4421"], &[]),
+            subsystem("b", Hosts::Listed(vec![nqn("friend")]), &["10.0.0.1:4420"], &[]),
+        ];
+        let catalog = Catalog::new(1, subsystems).unwrap();
+        let at = |address: &str| Some(address.parse().unwrap());
+        let (a, b) = (nqn("a").to_string(), nqn("b").to_string());
+        let discovery = Nqn::discovery().to_string();
+        assert_eq!(
+            log(&catalog, "friend", "10.0.0.7:4420"),
+            [
+                (discovery.clone(), at("10.0.0.7:4420"), 3),
+                (a.clone(), at("10.0.0.7:4420"), 2),
+                (a.clone(), at("[::1]:4421"), 2),
+                (b, at("10.0.0.1:4420"), 2),
+            ]
+        );
+        assert_eq!(
+            log(&catalog, "stranger", "[::1]:4421"),
+            [(discovery, at("[::1]:4421"), 3), (a, at("[::1]:4421"), 2)]
+        );
+    }
+
+    #[test]
+    fn ipv4_over_an_ipv6_wildcard_is_ipv4() {
+        let catalog = Catalog::new(1, vec![subsystem("a", Hosts::Any, &["[::]:4420"], &[])]).unwrap();
+        for (_, address, _) in log(&catalog, "host", "[::ffff:10.0.0.1]:4420") {
+            assert_eq!(address, Some("10.0.0.1:4420".parse().unwrap()));
+        }
+        let first = entries(&catalog, &nqn("host"), "10.0.0.1:4420".parse().unwrap()).next().unwrap();
+        assert_eq!((first.port_id.get(), first.transport_requirements), (1, 4));
+    }
+}

@@ -1,0 +1,190 @@
+//! Identify: what the controller and its namespaces are (protocol sections D.2 and D.3).
+use ironside_common::nvme::admin::{Cns, Identify};
+use ironside_common::nvme::feature::EventMask;
+use ironside_common::nvme::identify::{
+    Cmic, CommandSetController, CommandSetNamespace, Controller as ControllerData, ControllerType,
+    Descriptor, DescriptorWriter, IndependentNamespace, LbaFormat, Lpa, Namespace as NamespaceData, Oncs,
+    Sgls, command_sets, write_active_namespaces,
+};
+use ironside_common::nvme::{ALL_NAMESPACES, Command, Status, text};
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::async_event::REQUESTS_MAX;
+use super::error_log;
+use super::keep_alive::GRANULARITY;
+use super::{Controller, MDTS, Reply, VERSION};
+use crate::catalog::{NSID_MAX, Namespace};
+
+const MODEL: &str = "Ironside";
+const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
+
+/// CTRATT: a host identifier of 128 bits; every command counts as a keep alive (TBKAS).
+const CONTROLLER_ATTRIBUTES: u32 = 1 << 0 | 1 << 6;
+
+/// VWC: a volatile write cache is present; Flush of all namespaces at once is not supported. Present even if
+/// no medium has one now, for one may be added to a connected host: namespaces without say so (CNS 08).
+const VOLATILE_WRITE_CACHE: u8 = 0b101;
+
+/// Smallest and best transfer: file systems and devices work in pages, and merge what is larger.
+const PREFERRED_BYTES: u32 = 4096;
+const OPTIMAL_BYTES: u32 = 128 << 10;
+
+impl Controller {
+    pub(super) fn identify(&self, command: &Command, out: &mut [u8]) -> Result<Reply, Status> {
+        let identify = Identify::parse(command);
+        out.fill(0);
+        if self.is_discovery() && identify.cns != Cns::CONTROLLER {
+            return Err(Status::INVALID_FIELD);
+        }
+        match identify.cns {
+            Cns::CONTROLLER => put(out, &self.identify_controller()?),
+            Cns::NAMESPACE => {
+                if let Some(namespace) = self.allocatable(identify.nsid)? {
+                    put(out, &identify_namespace(namespace));
+                }
+            }
+            Cns::INDEPENDENT_NAMESPACE => {
+                if let Some(namespace) = self.allocatable(identify.nsid)? {
+                    put(out, &identify_independent(namespace));
+                }
+            }
+            Cns::ACTIVE_NAMESPACES => self.active_namespaces(identify.nsid, out)?,
+            Cns::NAMESPACE_DESCRIPTORS => self.descriptors(identify.nsid, out)?,
+            Cns::COMMAND_SETS => command_sets(out),
+            // Of the NVM command set there is something to say, of others nothing.
+            _ if identify.csi != 0 => return Err(Status::INVALID_FIELD),
+            Cns::COMMAND_SET_ACTIVE_NAMESPACES => self.active_namespaces(identify.nsid, out)?,
+            Cns::COMMAND_SET_NAMESPACE => {
+                self.allocatable(identify.nsid)?;
+                put(out, &CommandSetNamespace::new_zeroed());
+            }
+            Cns::COMMAND_SET_CONTROLLER => {
+                put(out, &CommandSetController { vsl: MDTS, ..CommandSetController::new_zeroed() });
+            }
+            _ => return Err(Status::INVALID_FIELD),
+        }
+        Ok(Reply::data(out))
+    }
+
+    fn identify_controller(&self) -> Result<ControllerData, Status> {
+        let common = ControllerData {
+            model: text::padded(MODEL),
+            firmware: text::padded(FIRMWARE),
+            cntlid: self.admission.cntlid.into(),
+            version: VERSION.0.into(),
+            ctratt: CONTROLLER_ATTRIBUTES.into(),
+            acl: 3,
+            aerl: REQUESTS_MAX - 1,
+            elpe: error_log::ENTRIES - 1,
+            kas_100ms: granularity_100ms().into(),
+            sqes: 0x66,
+            cqes: 0x44,
+            maxcmd: self.admission.queue_depth.into(),
+            subnqn: self.subnqn.to_field(),
+            sgls: (Sgls::SUPPORTED | Sgls::KEYED | Sgls::OFFSET).into(),
+            ioccsz_16b: ((64 + self.admission.in_capsule) / 16).into(),
+            iorcsz_16b: 1.into(),
+            msdbd: 1,
+            ..ControllerData::new_zeroed()
+        };
+        if self.is_discovery() {
+            return Ok(ControllerData {
+                serial: text::padded(MODEL),
+                controller_type: ControllerType::DISCOVERY.0,
+                oaes: EventMask::DISCOVERY.0.into(),
+                lpa: Lpa::EXTENDED,
+                ..common
+            });
+        }
+        Ok(ControllerData {
+            serial: text::padded(self.subsystem()?.serial()),
+            controller_type: ControllerType::IO.0,
+            rab: 6,
+            cmic: Cmic::MULTI_PORT | Cmic::MULTI_CONTROLLER,
+            mdts: MDTS,
+            oaes: EventMask::NAMESPACE_ATTRIBUTES.0.into(),
+            // One firmware slot, which is read-only.
+            frmw: 0b11,
+            lpa: Lpa::EFFECTS | Lpa::EXTENDED | Lpa::SUPPORTED_PAGES,
+            nn: NSID_MAX.into(),
+            mnan: NSID_MAX.into(),
+            oncs: (Oncs::COMPARE | Oncs::DATASET_MANAGEMENT | Oncs::WRITE_ZEROES | Oncs::VERIFY).into(),
+            vwc: VOLATILE_WRITE_CACHE,
+            ..common
+        })
+    }
+
+    /// The namespace of a number a namespace may have; nothing if it has none now.
+    fn allocatable(&self, nsid: u32) -> Result<Option<&Namespace>, Status> {
+        if !(1..=NSID_MAX).contains(&nsid) {
+            return Err(Status::INVALID_NAMESPACE);
+        }
+        Ok(self.subsystem()?.namespace(nsid))
+    }
+
+    fn active_namespaces(&self, after: u32, out: &mut [u8]) -> Result<(), Status> {
+        if after >= ALL_NAMESPACES - 1 {
+            return Err(Status::INVALID_NAMESPACE);
+        }
+        let nsids = self.subsystem()?.namespaces().iter().map(|namespace| namespace.nsid);
+        write_active_namespaces(out, after, nsids);
+        Ok(())
+    }
+
+    fn descriptors(&self, nsid: u32, out: &mut [u8]) -> Result<(), Status> {
+        let namespace = self.allocatable(nsid)?.ok_or(Status::INVALID_NAMESPACE)?;
+        let mut writer = DescriptorWriter::new(out);
+        writer.push(&Descriptor::Uuid(namespace.uuid));
+        if !namespace.nguid.is_nil() {
+            writer.push(&Descriptor::Nguid(namespace.nguid));
+        }
+        writer.push(&Descriptor::CommandSet(0));
+        Ok(())
+    }
+}
+
+fn identify_namespace(namespace: &Namespace) -> NamespaceData {
+    let zero_based = |bytes: u32| u16::try_from((bytes >> namespace.block_shift) - 1).unwrap_or(u16::MAX);
+    let preferred = zero_based(PREFERRED_BYTES).into();
+    let mut data = NamespaceData {
+        nsze: namespace.blocks.into(),
+        ncap: namespace.blocks.into(),
+        nuse: namespace.blocks.into(),
+        nsfeat: NamespaceData::OPTIMAL_IO,
+        nmic: NamespaceData::SHARED,
+        dlfeat: NamespaceData::WRITE_ZEROES_DEALLOCATES,
+        nvmcap: (u128::from(namespace.blocks) << namespace.block_shift).to_le_bytes(),
+        npwg: preferred,
+        npwa: preferred,
+        npdg: preferred,
+        npda: preferred,
+        nows: zero_based(OPTIMAL_BYTES).into(),
+        nsattr: u8::from(namespace.read_only),
+        nguid: namespace.nguid.into_bytes(),
+        ..NamespaceData::new_zeroed()
+    };
+    data.formats[0] =
+        LbaFormat { metadata_size: 0.into(), block_shift: namespace.block_shift, relative_performance: 0 };
+    data
+}
+
+fn identify_independent(namespace: &Namespace) -> IndependentNamespace {
+    let cached = namespace.medium.volatile_cache();
+    IndependentNamespace {
+        nsfeat: if cached { 0 } else { IndependentNamespace::NO_VOLATILE_WRITE_CACHE },
+        nmic: NamespaceData::SHARED,
+        nsattr: u8::from(namespace.read_only),
+        nstat: IndependentNamespace::READY,
+        ..IndependentNamespace::new_zeroed()
+    }
+}
+
+/// KAS in its own unit.
+fn granularity_100ms() -> u16 {
+    u16::try_from(GRANULARITY.as_millis() / 100).expect("the granularity is short")
+}
+
+/// `out` has room for every Identify structure, or for as much as the command's data pointer said.
+fn put(out: &mut [u8], data: &(impl IntoBytes + zerocopy::Immutable)) {
+    out.iter_mut().zip(data.as_bytes()).for_each(|(to, from)| *to = *from);
+}

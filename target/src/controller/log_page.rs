@@ -1,0 +1,190 @@
+//! Get Log Page (protocol section D.4). A host may ask for any part of a page.
+use ironside_common::nvme::admin::GetLogPage;
+use ironside_common::nvme::discovery::{Entry, Header};
+use ironside_common::nvme::log_page::{
+    ChangedNamespaces, Effects, ErrorEntry, FirmwareSlots, LogPageId, Smart, SupportedPages,
+};
+use ironside_common::nvme::{ALL_NAMESPACES, AdminOpcode, Command, IoOpcode, Status, text};
+use ironside_common::time::Time;
+use zerocopy::{FromZeros, Immutable, IntoBytes};
+
+use super::async_event::Notice;
+use super::{Controller, Reply, discovery, error_log};
+
+/// The pages of a controller with namespaces.
+const PAGES: [LogPageId; 6] = [
+    LogPageId::SUPPORTED_PAGES,
+    LogPageId::ERROR,
+    LogPageId::SMART,
+    LogPageId::FIRMWARE_SLOTS,
+    LogPageId::CHANGED_NAMESPACES,
+    LogPageId::EFFECTS,
+];
+
+const ADMIN_COMMANDS: [AdminOpcode; 7] = [
+    AdminOpcode::GET_LOG_PAGE,
+    AdminOpcode::IDENTIFY,
+    AdminOpcode::ABORT,
+    AdminOpcode::SET_FEATURES,
+    AdminOpcode::GET_FEATURES,
+    AdminOpcode::ASYNC_EVENT_REQUEST,
+    AdminOpcode::KEEP_ALIVE,
+];
+
+const READING_COMMANDS: [IoOpcode; 4] =
+    [IoOpcode::FLUSH, IoOpcode::READ, IoOpcode::COMPARE, IoOpcode::VERIFY];
+
+const CHANGING_COMMANDS: [IoOpcode; 3] =
+    [IoOpcode::WRITE, IoOpcode::WRITE_ZEROES, IoOpcode::DATASET_MANAGEMENT];
+
+const SECONDS_AN_HOUR: u64 = 3600;
+
+impl Controller {
+    pub(super) fn get_log_page(
+        &mut self,
+        now: Time,
+        command: &Command,
+        out: &mut [u8],
+    ) -> Result<Reply, Status> {
+        let get = GetLogPage::parse(command);
+        if get.index_offset || !get.offset.is_multiple_of(4) {
+            return Err(Status::INVALID_FIELD);
+        }
+        let mut window = Window::new(get.offset, out);
+        match (self.is_discovery(), get.page) {
+            (true, LogPageId::DISCOVERY) => self.discovery_log(&mut window)?,
+            (false, LogPageId::SUPPORTED_PAGES) => window.page(&SupportedPages::new(PAGES))?,
+            (false, LogPageId::ERROR) => self.error_log(&mut window)?,
+            (false, LogPageId::SMART) => window.page(&self.smart(now, get.nsid)?)?,
+            (false, LogPageId::FIRMWARE_SLOTS) => window.page(&firmware_slots())?,
+            (false, LogPageId::CHANGED_NAMESPACES) => {
+                let changed: Vec<u32> = self.changed.iter().copied().collect();
+                window.page(&ChangedNamespaces::new(&changed))?;
+                if !get.retain_event {
+                    self.changed.clear();
+                }
+            }
+            (false, LogPageId::EFFECTS) if get.csi == 0 => window.page(&effects())?,
+            (false, LogPageId::EFFECTS) => return Err(Status::INVALID_FIELD),
+            _ => return Err(Status::INVALID_LOG_PAGE),
+        }
+        if !get.retain_event {
+            match get.page {
+                LogPageId::CHANGED_NAMESPACES => self.notices.log_read(Notice::Namespaces),
+                LogPageId::DISCOVERY => self.notices.log_read(Notice::Discovery),
+                _ => {}
+            }
+        }
+        Ok(Reply::data(out))
+    }
+
+    fn discovery_log(&self, window: &mut Window<'_>) -> Result<(), Status> {
+        let entries = || discovery::entries(&self.catalog, &self.host_nqn, self.admission.local);
+        let count = entries().count();
+        window.check((Header::SIZE + count * Entry::SIZE) as u64)?;
+        window.put(0, &Header::new(self.catalog.version(), count as u64));
+        for (at, entry) in (Header::SIZE as u64..).step_by(Entry::SIZE).zip(entries()) {
+            window.put(at, &entry);
+        }
+        Ok(())
+    }
+
+    fn error_log(&self, window: &mut Window<'_>) -> Result<(), Status> {
+        let size = size_of::<ErrorEntry>();
+        window.check((usize::from(error_log::ENTRIES) * size) as u64)?;
+        for (at, entry) in (0u64..).step_by(size).zip(self.errors.entries()) {
+            window.put(at, entry);
+        }
+        Ok(())
+    }
+
+    fn smart(&self, now: Time, nsid: u32) -> Result<Smart, Status> {
+        if nsid != 0 && nsid != ALL_NAMESPACES && self.subsystem()?.namespace(nsid).is_none() {
+            return Err(Status::INVALID_NAMESPACE);
+        }
+        let hours = now.since(self.created).as_secs() / SECONDS_AN_HOUR;
+        Ok(Smart {
+            available_spare_percent: 100,
+            power_on_hours: u128::from(hours).into(),
+            error_log_entries: u128::from(self.errors.count()).into(),
+            ..Smart::new_zeroed()
+        })
+    }
+}
+
+fn firmware_slots() -> FirmwareSlots {
+    let mut slots = FirmwareSlots { active: 1, ..FirmwareSlots::new_zeroed() };
+    slots.revisions[0] = text::padded(env!("CARGO_PKG_VERSION"));
+    slots
+}
+
+fn effects() -> Effects {
+    let mut effects = Effects::new_zeroed();
+    for opcode in ADMIN_COMMANDS {
+        effects.admin[usize::from(opcode.0)] = Effects::SUPPORTED.into();
+    }
+    for opcode in READING_COMMANDS {
+        effects.io[usize::from(opcode.0)] = Effects::SUPPORTED.into();
+    }
+    for opcode in CHANGING_COMMANDS {
+        effects.io[usize::from(opcode.0)] = (Effects::SUPPORTED | Effects::CHANGES_BLOCKS).into();
+    }
+    effects
+}
+
+/// The part of a page the host asked for: from `offset` on, as much as `out` holds, zeros behind the end.
+struct Window<'a> {
+    offset: u64,
+    out: &'a mut [u8],
+}
+
+impl<'a> Window<'a> {
+    fn new(offset: u64, out: &'a mut [u8]) -> Self {
+        out.fill(0);
+        Self { offset, out }
+    }
+
+    /// Whether a page of `size` bytes reaches as far as the window begins.
+    const fn check(&self, size: u64) -> Result<(), Status> {
+        if self.offset > size { Err(Status::INVALID_FIELD) } else { Ok(()) }
+    }
+
+    fn page(&mut self, page: &(impl IntoBytes + Immutable)) -> Result<(), Status> {
+        self.check(page.as_bytes().len() as u64)?;
+        self.put(0, page);
+        Ok(())
+    }
+
+    /// Copies what of `part`, which stands `at` bytes into the page, is in the window.
+    fn put(&mut self, at: u64, part: &(impl IntoBytes + Immutable)) {
+        let part = part.as_bytes();
+        let skipped = usize::try_from(self.offset.saturating_sub(at)).unwrap_or(usize::MAX);
+        let place = usize::try_from(at.saturating_sub(self.offset)).unwrap_or(usize::MAX);
+        if let (Some(part), Some(out)) = (part.get(skipped..), self.out.get_mut(place..)) {
+            out.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_window_shows_its_part() {
+        let page: [u8; 40] = std::array::from_fn(|n| n as u8 + 1);
+        for offset in 0..=40usize {
+            for length in 0..50 {
+                let mut out = vec![0xFF; length];
+                let mut window = Window::new(offset as u64, &mut out);
+                window.check(40).unwrap();
+                window.put(0, &page.first_chunk::<25>().copied().unwrap());
+                window.put(25, &page.last_chunk::<15>().copied().unwrap());
+                let expected = page[offset..].iter().copied().chain(std::iter::repeat(0));
+                assert!(out.iter().copied().eq(expected.take(length)), "{length} bytes from {offset}");
+            }
+        }
+        assert_eq!(Window::new(41, &mut []).page(&page), Err(Status::INVALID_FIELD));
+        assert_eq!(Window::new(u64::MAX, &mut [0; 4]).page(&page), Err(Status::INVALID_FIELD));
+    }
+}

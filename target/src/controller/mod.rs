@@ -1,0 +1,271 @@
+//! The controller: what a host talks to on its admin queue. It knows no transport, clock or socket: commands
+//! and the time go in, answers and [`Event`]s come out, the same from the same.
+//!
+//! A controller lives on one reactor; its I/O queues may be on others, which ask it by [`Controller::join_queue`]
+//! and then do without it. A discovery controller is this same machine with another view of the catalog.
+mod async_event;
+mod connect;
+mod discovery;
+mod error_log;
+mod features;
+mod identify;
+mod keep_alive;
+mod log_page;
+mod properties;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use ironside_common::nvme::admin::Abort;
+use ironside_common::nvme::fabrics::{PropertyGet, PropertySet};
+use ironside_common::nvme::property::Version;
+use ironside_common::nvme::{AdminOpcode, Command, FabricsType, Nqn, Status};
+use ironside_common::time::Time;
+
+use self::async_event::{AsyncEvents, Notice};
+pub use self::connect::{Admission, Refusal};
+use self::error_log::ErrorLog;
+use self::keep_alive::KeepAlive;
+use self::properties::{Change, Registers};
+use crate::catalog::{Catalog, Subsystem};
+
+/// The version of the specification controllers follow. From 2.0 on hosts ask for the structures which are
+/// independent of command sets, and learn there which namespaces need no flush.
+const VERSION: Version = Version::new(2, 0, 0);
+
+/// MDTS, in pages of 4 KiB as a binary logarithm: 1 MiB.
+const MDTS: u8 = 8;
+
+/// Bytes of the longest transfer.
+pub const TRANSFER_MAX: u32 = 4096 << MDTS;
+
+/// What is to become of an admin command.
+#[must_use = "a command is owed a response"]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Outcome {
+    /// Answer it now; `length` bytes of data were written for the host.
+    Complete { status: Status, result: u64, length: u32 },
+    /// Answer it by a later [`Event::AsyncEvent`], the oldest first.
+    Hold,
+    /// Abort that command of an I/O queue if it can be, then answer: result 0 if it was, else 1.
+    Abort { sqid: u16, cid: u16 },
+}
+
+/// What a controller has to say by itself.
+#[must_use]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Event {
+    /// The oldest held command is to be answered.
+    AsyncEvent { status: Status, result: u32 },
+    /// The host disabled the controller or shut it down: its I/O queues end.
+    Disabled,
+    /// The controller ends, and all of its queues with it.
+    Fatal { why: &'static str },
+}
+
+/// One controller, from its Connect to the end of its admin queue.
+#[derive(Debug)]
+pub struct Controller {
+    catalog: Arc<Catalog>,
+    /// What it shows: a subsystem and its namespaces, or where which subsystem can be reached.
+    subnqn: Nqn,
+    admission: Admission,
+    host_nqn: Nqn,
+    host_id: [u8; 16],
+    created: Time,
+    registers: Registers,
+    keep_alive: KeepAlive,
+    notices: AsyncEvents,
+    errors: ErrorLog,
+    /// Namespaces which changed since the host last read the list of them.
+    changed: BTreeSet<u32>,
+    /// Whether a queue has joined, by its identifier; the admin queue always has.
+    queues: Vec<bool>,
+    /// I/O queues granted by the Number of Queues feature.
+    queues_granted: u16,
+    events: VecDeque<Event>,
+}
+
+/// The answer to a command that succeeded.
+struct Reply {
+    result: u64,
+    length: u32,
+}
+
+impl Controller {
+    #[must_use]
+    pub const fn cntlid(&self) -> u16 {
+        self.admission.cntlid
+    }
+
+    #[must_use]
+    pub const fn host_nqn(&self) -> &Nqn {
+        &self.host_nqn
+    }
+
+    /// Whether the host has enabled it.
+    #[must_use]
+    pub const fn is_ready(&self) -> bool {
+        self.registers.is_ready()
+    }
+
+    /// Executes a command of the admin queue whose data pointer was found to fit it
+    /// ([`ironside_common::nvme::admin::transfer`]): `data` came from the host, `out` goes to it.
+    pub fn handle_command(&mut self, now: Time, command: &Command, data: &[u8], out: &mut [u8]) -> Outcome {
+        self.keep_alive.note_activity(now);
+        match self.execute(now, command, data, out) {
+            Ok(outcome) => outcome,
+            Err(status) => {
+                self.errors.record(0, command.cid.get(), status, command.nsid.get());
+                Outcome::Complete { status: status.with_more(true), result: 0, length: 0 }
+            }
+        }
+    }
+
+    /// There was a command on some queue of this controller, at `at` or since it was last noted.
+    pub fn note_activity(&mut self, at: Time) {
+        self.keep_alive.note_activity(at);
+    }
+
+    /// When [`Self::handle_timeout`] is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.keep_alive.deadline()
+    }
+
+    /// The time came, or is near; too early does no harm.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.keep_alive.expire(now) {
+            self.registers.fail();
+            self.events.push_back(Event::Fatal { why: "the host's keep alive did not come" });
+        }
+    }
+
+    /// The next thing to be done.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front().or_else(|| self.notices.poll())
+    }
+
+    /// Goes on with a new version of the catalog. The host hears of what changed for it.
+    pub fn catalog_changed(&mut self, catalog: &Arc<Catalog>) {
+        let old = std::mem::replace(&mut self.catalog, Arc::clone(catalog));
+        if self.is_discovery() {
+            let entries = |catalog| discovery::entries(catalog, &self.host_nqn, self.admission.local);
+            if entries(&old).ne(entries(catalog)) {
+                self.notices.raise(Notice::Discovery);
+            }
+            return;
+        }
+        match (old.subsystem(&self.subnqn), catalog.subsystem(&self.subnqn)) {
+            (_, None) => self.events.push_back(Event::Fatal { why: "its subsystem was removed" }),
+            (_, Some(new)) if !new.allows(&self.host_nqn) => {
+                self.events.push_back(Event::Fatal { why: "its host is not allowed any more" });
+            }
+            (None, Some(_)) => {}
+            (Some(old), Some(new)) => self.note_changed_namespaces(old, new),
+        }
+    }
+
+    fn note_changed_namespaces(&mut self, old: &Subsystem, new: &Subsystem) {
+        let differs = |in_one: &Subsystem, nsid: u32| match (in_one.namespace(nsid), new.namespace(nsid)) {
+            (Some(old), Some(new)) => !old.looks_like(new),
+            _ => true,
+        };
+        let nsids = old.namespaces().iter().chain(new.namespaces()).map(|namespace| namespace.nsid);
+        let before = self.changed.len();
+        self.changed.extend(nsids.filter(|&nsid| differs(old, nsid)));
+        if self.changed.len() > before {
+            self.notices.raise(Notice::Namespaces);
+        }
+    }
+
+    fn execute(
+        &mut self,
+        now: Time,
+        command: &Command,
+        data: &[u8],
+        out: &mut [u8],
+    ) -> Result<Outcome, Status> {
+        if command.fuse() != 0 {
+            return Err(Status::INVALID_FIELD);
+        }
+        if let Some(fabrics_type) = command.fabrics_type() {
+            return self.execute_fabrics(now, fabrics_type, command).map(Outcome::from);
+        }
+        if !self.registers.is_ready() {
+            return Err(Status::COMMAND_SEQUENCE);
+        }
+        match AdminOpcode(command.opcode) {
+            AdminOpcode::KEEP_ALIVE => Ok(Reply::result(0).into()),
+            AdminOpcode::ASYNC_EVENT_REQUEST => self.notices.hold().map(|()| Outcome::Hold),
+            AdminOpcode::IDENTIFY => self.identify(command, out).map(Outcome::from),
+            AdminOpcode::GET_LOG_PAGE => self.get_log_page(now, command, out).map(Outcome::from),
+            AdminOpcode::SET_FEATURES => self.set_features(command, data).map(Outcome::from),
+            AdminOpcode::GET_FEATURES => self.get_features(command, out).map(Outcome::from),
+            AdminOpcode::ABORT => Ok(self.abort(Abort::parse(command))),
+            _ => Err(Status::INVALID_OPCODE),
+        }
+    }
+
+    fn execute_fabrics(
+        &mut self,
+        now: Time,
+        fabrics_type: FabricsType,
+        command: &Command,
+    ) -> Result<Reply, Status> {
+        match fabrics_type {
+            FabricsType::PROPERTY_GET => self.registers.get(&PropertyGet::parse(command)).map(Reply::result),
+            FabricsType::PROPERTY_SET => {
+                match self.registers.set(&PropertySet::parse(command))? {
+                    Change::None => {}
+                    Change::Enabled => self.keep_alive.note_activity(now),
+                    Change::Disabled => {
+                        self.events.extend(self.notices.release());
+                        self.events.push_back(Event::Disabled);
+                    }
+                }
+                Ok(Reply::result(0))
+            }
+            FabricsType::CONNECT => Err(Status::COMMAND_SEQUENCE),
+            _ => Err(Status::INVALID_OPCODE),
+        }
+    }
+
+    /// A command of the admin queue was answered before anyone could abort it, or is an event request, which
+    /// need not be abortable.
+    fn abort(&self, abort: Abort) -> Outcome {
+        match self.queues.get(usize::from(abort.sqid)) {
+            Some(true) if abort.sqid != 0 => Outcome::Abort { sqid: abort.sqid, cid: abort.cid },
+            _ => Reply::result(Abort::NOT_ABORTED).into(),
+        }
+    }
+
+    /// A catalog without its subsystem ends the controller, so that only the last commands before the end do
+    /// not find it. The discovery subsystem is in no catalog.
+    fn subsystem(&self) -> Result<&Subsystem, Status> {
+        self.catalog.subsystem(&self.subnqn).ok_or(Status::INVALID_NAMESPACE)
+    }
+
+    fn is_discovery(&self) -> bool {
+        self.subnqn.is_discovery()
+    }
+}
+
+impl Reply {
+    const fn result(result: u64) -> Self {
+        Self { result, length: 0 }
+    }
+
+    /// All of `out` is data for the host.
+    fn data(out: &[u8]) -> Self {
+        Self { result: 0, length: u32::try_from(out.len()).expect("a transfer has a limit") }
+    }
+}
+
+impl From<Reply> for Outcome {
+    fn from(reply: Reply) -> Self {
+        Self::Complete { status: Status::SUCCESS, result: reply.result, length: reply.length }
+    }
+}
