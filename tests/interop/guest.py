@@ -87,6 +87,12 @@ class Guest:
                 raise GuestFailed(f"the guest never came to {text!r}; last words:\n{self.tail()}")
             time.sleep(0.1)
 
+    def wait(self, seconds):
+        """Lets the guest work for a while; it must not end in that time."""
+        time.sleep(seconds)
+        if self.process.poll() is not None:
+            raise GuestFailed(f"the guest ended early; last words:\n{self.tail()}")
+
     def release(self):
         """Lets a script that waits in `until_released` go on."""
         (self.place / "released").touch()

@@ -37,6 +37,7 @@ class Target:
         self.command = [program, "serve", *listen, "--nqn", self.nqn, "--allow-any-host", *arguments]
 
     def __enter__(self):
+        self.crashed = False
         self.process = subprocess.Popen(
             self.command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
@@ -51,7 +52,7 @@ class Target:
 
     def __exit__(self, kind, *_):
         try:
-            if kind is None:
+            if kind is None and not self.crashed:
                 self.terminate()
         finally:
             self.kill()
@@ -81,6 +82,11 @@ class Target:
             raise TargetFailed(f"the target did not end within {DRAINED_WITHIN_S} s of SIGTERM") from None
         if status:
             raise TargetFailed(f"the target exited with {status} after SIGTERM:\n{self.said()}")
+
+    def crash(self):
+        """Ends the target as a crash would, on purpose."""
+        self.crashed = True
+        self.kill()
 
     def kill(self):
         if self.process.poll() is None:
