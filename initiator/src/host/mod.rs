@@ -205,6 +205,13 @@ impl Host {
         self.begin_close(verbs, now);
     }
 
+    /// Fails, from now on, every new request and those held for want of a connection. The association
+    /// itself goes on.
+    pub fn fail_fast(&mut self) {
+        self.closing = true;
+        self.refuse(IoError::Closing);
+    }
+
     /// Takes a request for the namespace of this index.
     ///
     /// # Errors

@@ -1,5 +1,4 @@
-//! One attached controller as a reactor runs it: the host machine, the provider below it and the exports
-//! above it.
+//! What an export and the reactor it lives in are to each other.
 use std::rc::Rc;
 
 use ironside_common::memory::{Memory, Pool};
@@ -8,6 +7,14 @@ use ironside_common::time::Time;
 use ironside_common::verbs::Token;
 
 use crate::volume::{Completed, Geometry, Volume};
+
+/// Where an export is being made.
+pub struct Site<'a> {
+    /// What its volume is like.
+    pub geometry: Geometry,
+    pub memory: &'a Rc<Memory>,
+    pub pool: &'a Rc<Pool>,
+}
 
 /// What an export may use while it is being called.
 pub struct Context<'a> {

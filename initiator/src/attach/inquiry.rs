@@ -1,0 +1,34 @@
+//! Questions to a target which need no volumes: what there is to discover, and what a controller says of
+//! itself. Each connects, asks and disconnects.
+use std::time::Duration;
+
+use ironside_common::nvme::Nqn;
+use ironside_common::nvme::discovery::Entry;
+
+use super::{AttachError, AttachOptions, Attached, Description};
+use crate::host::{HostOptions, Role};
+
+/// Reads the discovery log at the address the options name; their NQN does not matter.
+///
+/// # Errors
+/// Why it could not be read.
+pub fn discover(options: AttachOptions) -> Result<Vec<Entry>, AttachError> {
+    let host = HostOptions {
+        nqn: Nqn::discovery(),
+        role: Role::Discovery,
+        keep_alive_tmo: Duration::ZERO,
+        ..options.host
+    };
+    let attached = Attached::attach(AttachOptions { host, buffers: Vec::new(), ..options })?;
+    Ok(attached.description().discovered.clone())
+}
+
+/// Asks a controller and its namespaces what they are, without making I/O queues.
+///
+/// # Errors
+/// Why it could not be asked.
+pub fn inquire(options: AttachOptions) -> Result<Description, AttachError> {
+    let host = HostOptions { role: Role::Inquiry, ..options.host };
+    let attached = Attached::attach(AttachOptions { host, buffers: Vec::new(), ..options })?;
+    Ok(attached.description().clone())
+}

@@ -1,0 +1,224 @@
+//! An attached controller: a reactor thread which runs the host machine over software RDMA, and the exports
+//! above it. [`Attached`] is the handle of everyone else.
+mod export;
+mod inquiry;
+mod reactor;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use ironside_common::memory::SizeClass;
+use ironside_common::nvme::discovery::Entry;
+use ironside_common::reactor::{RingError, Sender, mailbox};
+
+use crate::host::{
+    ConnectError, Controller, Counters, HostEvent, HostOptions, Namespace, NamespaceError, OptionsError,
+};
+use crate::volume::{Geometry, State};
+
+pub use export::{Context, Export, Site};
+pub use inquiry::{discover, inquire};
+
+/// Letters a reactor may leave unread.
+const MAILBOX_CAPACITY: usize = 64;
+/// Events nobody has looked at yet; later ones are dropped.
+const EVENTS_CAPACITY: usize = 256;
+/// How long a reactor may take to answer a question.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+/// Buffers for exports. Memory is taken from the system only as they are used.
+const BUFFERS: [SizeClass; 4] = [
+    SizeClass { size: 4 << 10, count: 2048 },
+    SizeClass { size: 32 << 10, count: 512 },
+    SizeClass { size: 128 << 10, count: 256 },
+    SizeClass { size: 1 << 20, count: 64 },
+];
+
+/// Which controller to attach, and how.
+#[derive(Clone, Debug)]
+pub struct AttachOptions {
+    pub host: HostOptions,
+    /// Protect the stream by CRC32C. It is used if either side asks for it.
+    pub crc: bool,
+    /// The core to run on; any, if not given.
+    pub core: Option<usize>,
+    /// The buffers there are for exports, sizes ascending.
+    pub buffers: Vec<SizeClass>,
+}
+
+impl AttachOptions {
+    /// With CRC, on any core, with buffers for every purpose.
+    #[must_use]
+    pub fn new(host: HostOptions) -> Self {
+        Self { host, crc: true, core: None, buffers: BUFFERS.to_vec() }
+    }
+}
+
+/// Why a controller could not be attached.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    #[error("no memory for buffers")]
+    Memory(#[source] io::Error),
+    #[error("no thread to run on")]
+    Thread(#[source] io::Error),
+    #[error("core {core} cannot be used")]
+    Core { core: usize, source: io::Error },
+    #[error("its reactor ended unexpectedly; this is a bug")]
+    Gone,
+}
+
+/// Why a namespace could not be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    #[error("the controller has no namespace {0}")]
+    NoNamespace(u32),
+    #[error("namespace {0} is exported already")]
+    Twice(u32),
+    #[error("no more than 255 namespaces can be exported at once")]
+    TooMany,
+    #[error("the export could not be made")]
+    Make(#[source] io::Error),
+    #[error("its reactor has ended")]
+    Gone,
+}
+
+/// What became known when the controller was attached.
+#[derive(Clone, Debug)]
+pub struct Description {
+    pub cntlid: u16,
+    pub controller: Controller,
+    pub namespaces: Vec<Namespace>,
+    /// Namespaces that cannot be used, and why.
+    pub skipped: Vec<(u32, NamespaceError)>,
+    pub io_queues: usize,
+    /// The discovery log, of a discovery controller.
+    pub discovered: Vec<Entry>,
+}
+
+/// How an attached controller is doing.
+#[derive(Clone, Debug)]
+pub struct Status {
+    pub state: State,
+    /// How long it has been in this state.
+    pub since: Duration,
+    pub counters: Counters,
+    pub cntlid: Option<u16>,
+    pub io_queues: usize,
+    /// NSID and what its volume is like now.
+    pub volumes: Vec<(u32, Geometry)>,
+    /// The last thing that went wrong with the connection.
+    pub last_error: Option<String>,
+}
+
+/// Makes an export in the reactor's thread.
+pub type MakeExport = Box<dyn FnOnce(Site<'_>) -> io::Result<Box<dyn Export>> + Send>;
+
+/// What reaches the reactor from other threads.
+enum Letter {
+    Export { nsid: u32, make: MakeExport, reply: SyncSender<Result<(), ExportError>> },
+    Status(SyncSender<Status>),
+    FailFast,
+    Close,
+}
+
+/// The handle of an attached controller. Dropping it closes it.
+pub struct Attached {
+    letters: Sender<Letter>,
+    events: Receiver<HostEvent>,
+    description: Description,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Attached {
+    /// Connects to a controller on a reactor thread of its own. Waits until that is done; it is tried once.
+    ///
+    /// # Errors
+    /// Why it failed.
+    pub fn attach(options: AttachOptions) -> Result<Self, AttachError> {
+        options.host.check()?;
+        let (letters, mailbox) = mailbox(MAILBOX_CAPACITY).map_err(AttachError::Thread)?;
+        let (ready, outcome) = sync_channel(1);
+        let (event_sender, events) = sync_channel(EVENTS_CAPACITY);
+        let thread = thread::Builder::new()
+            .name("reactor".into())
+            .spawn(move || reactor::run(options, mailbox, ready, event_sender))
+            .map_err(AttachError::Thread)?;
+        let description = outcome.recv().map_err(|_| AttachError::Gone)??;
+        Ok(Self { letters, events, description, thread: Some(thread) })
+    }
+
+    /// What became known when it was attached.
+    #[must_use]
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// Exports a namespace: `make` runs in the reactor's thread, where its result then lives.
+    ///
+    /// # Errors
+    /// If there is no such namespace, it is exported already, or `make` fails.
+    pub fn export(&self, nsid: u32, make: MakeExport) -> Result<(), ExportError> {
+        let (reply, answer) = sync_channel(1);
+        self.letters.send(Letter::Export { nsid, make, reply }).map_err(|_| ExportError::Gone)?;
+        answer.recv().map_err(|_| ExportError::Gone)?
+    }
+
+    /// How it is doing; nothing if its reactor does not answer.
+    #[must_use]
+    pub fn status(&self) -> Option<Status> {
+        let (reply, answer) = sync_channel(1);
+        self.letters.send(Letter::Status(reply)).ok()?;
+        answer.recv_timeout(ANSWER_PATIENCE).ok()
+    }
+
+    /// Waits for the next thing that happens to the association.
+    ///
+    /// # Errors
+    /// When the time is over, or nothing will ever follow.
+    pub fn next_event(&self, timeout: Duration) -> Result<HostEvent, RecvTimeoutError> {
+        self.events.recv_timeout(timeout)
+    }
+
+    /// From now on every new request fails at once, and those held because the connection is lost. So nobody
+    /// waits for a target that is dead while its exports are taken away.
+    pub fn fail_fast(&self) {
+        // A reactor that has ended fails everything as it is.
+        let _ = self.letters.send(Letter::FailFast);
+    }
+
+    /// Ends exports and association, and waits until that is done.
+    pub fn close(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        let _ = self.letters.send(Letter::Close);
+        if thread.join().is_err() {
+            tracing::error!("the reactor ended by a panic");
+        }
+    }
+}
+
+impl fmt::Debug for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attached").field("cntlid", &self.description.cntlid).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

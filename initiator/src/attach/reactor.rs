@@ -1,0 +1,351 @@
+//! The reactor thread of an attached controller.
+use std::rc::Rc;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use ironside_common::memory::{Memory, Pool, SizeClass};
+use ironside_common::provider::soft::{self, Interest, Soft};
+use ironside_common::provider::tcp::{TcpDialer, TcpSoft};
+use ironside_common::reactor::{Mailbox, Ring, Tenant, clock, pin_to_core, run as run_reactor, source};
+use ironside_common::time::Time;
+use ironside_common::verbs::{Token, Verbs};
+
+use super::{
+    AttachError, AttachOptions, Context, Description, Export, ExportError, Letter, MakeExport, Site, Status,
+};
+use crate::host::{Host, HostEvent};
+use crate::volume::State;
+
+/// Entries of the ring; more in flight are submitted as these complete.
+const RING_ENTRIES: u32 = 256;
+/// How long exports may take to end before the association ends under them.
+const EXPORTS_PATIENCE: Duration = Duration::from_secs(5);
+/// Where the mailbox of the reactor itself is armed; exports have the slots above.
+const OWN_MAILBOX: u16 = 0;
+
+type Ready = SyncSender<Result<Description, AttachError>>;
+
+/// Runs until it is asked to close, or the first connection fails.
+pub(super) fn run(
+    options: AttachOptions,
+    mailbox: Mailbox<Letter>,
+    ready: Ready,
+    events: SyncSender<HostEvent>,
+) {
+    let failed = ready.clone();
+    // Nobody waits any more once the outcome is known.
+    let report = |error| drop(failed.try_send(Err(error)));
+    let (mut ring, mut reactor) = match HostReactor::new(options, mailbox, ready, events) {
+        Ok(made) => made,
+        Err(error) => return report(error),
+    };
+    if let Err(error) = run_reactor(&mut ring, &mut reactor) {
+        tracing::error!(%error, "the reactor has ended");
+        report(error.into());
+    }
+}
+
+struct HostReactor {
+    host: Host,
+    soft: TcpSoft,
+    memory: Rc<Memory>,
+    pool: Rc<Pool>,
+    /// By their index; each of another namespace.
+    exports: Vec<Slot>,
+    mailbox: Mailbox<Letter>,
+    /// Where the outcome of the first connection goes.
+    ready: Option<Ready>,
+    events: SyncSender<HostEvent>,
+    phase: Phase,
+    state: State,
+    state_since: Time,
+    last_error: Option<String>,
+}
+
+struct Slot {
+    nsid: u32,
+    namespace: usize,
+    /// Gone once it has ended.
+    export: Option<Box<dyn Export>>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    Running,
+    /// Exports are ending; if they take too long, the association ends under them.
+    EndingExports {
+        until: Time,
+    },
+    /// The association is ending; exports tell their peers of what failed for a moment longer.
+    EndingHost {
+        until: Time,
+    },
+    Over,
+}
+
+impl HostReactor {
+    fn new(
+        options: AttachOptions,
+        mailbox: Mailbox<Letter>,
+        ready: Ready,
+        events: SyncSender<HostEvent>,
+    ) -> Result<(Ring, Self), AttachError> {
+        if let Some(core) = options.core {
+            pin_to_core(core).map_err(|source| AttachError::Core { core, source })?;
+        }
+        let memory = Memory::new();
+        let ring = Ring::new(RING_ENTRIES, Rc::clone(&memory))?;
+        let least = [SizeClass { size: 4096, count: 1 }];
+        let classes = if options.buffers.is_empty() { &least } else { &options.buffers[..] };
+        let pool = Pool::new(&memory, classes).map_err(AttachError::Memory)?;
+        let seed = uuid::Uuid::new_v4().as_u64_pair().0;
+        let settings = soft::Settings { crc: options.crc, seed, ..soft::Settings::default() };
+        let mut soft = Soft::new(Rc::clone(&memory), Box::new(TcpDialer), settings);
+        let mut host = Host::new(options.host, Rc::clone(&memory)).map_err(AttachError::Memory)?;
+        let now = clock::now();
+        host.start(&mut soft, now);
+        let reactor = Self {
+            host,
+            soft,
+            memory,
+            pool,
+            exports: Vec::new(),
+            mailbox,
+            ready: Some(ready),
+            events,
+            phase: Phase::Running,
+            state: State::Connecting,
+            state_since: now,
+            last_error: None,
+        };
+        Ok((ring, reactor))
+    }
+
+    fn open_letter(&mut self, ring: &mut Ring, letter: Letter, now: Time) {
+        match letter {
+            Letter::Export { nsid, make, reply } => {
+                // Whoever asked may have gone; the export stays.
+                let _ = reply.try_send(self.add_export(nsid, make));
+            }
+            Letter::Status(reply) => {
+                let _ = reply.try_send(self.status(now));
+            }
+            Letter::FailFast => self.host.fail_fast(),
+            Letter::Close => {
+                if self.phase == Phase::Running {
+                    if self.host.state() != State::Connected {
+                        self.host.fail_fast();
+                    }
+                    self.phase = Phase::EndingExports { until: now + EXPORTS_PATIENCE };
+                    self.advance_close(ring, now);
+                }
+            }
+        }
+    }
+
+    fn add_export(&mut self, nsid: u32, make: MakeExport) -> Result<(), ExportError> {
+        let namespace = self.host.namespaces().iter().position(|namespace| namespace.nsid == nsid);
+        let namespace = namespace.ok_or(ExportError::NoNamespace(nsid))?;
+        if self.exports.iter().any(|slot| slot.nsid == nsid) {
+            return Err(ExportError::Twice(nsid));
+        }
+        if self.exports.len() >= usize::from(u8::MAX) || self.phase != Phase::Running {
+            return Err(ExportError::TooMany);
+        }
+        let geometry = self.host.namespaces()[namespace].geometry;
+        let site = Site { geometry, memory: &self.memory, pool: &self.pool };
+        let export = make(site).map_err(ExportError::Make)?;
+        self.exports.push(Slot { nsid, namespace, export: Some(export) });
+        Ok(())
+    }
+
+    fn status(&self, now: Time) -> Status {
+        let volumes = self.host.namespaces().iter().filter(|namespace| namespace.available);
+        Status {
+            state: self.state,
+            since: now.since(self.state_since),
+            counters: self.host.counters(),
+            cntlid: self.host.cntlid(),
+            io_queues: self.host.io_queues(),
+            volumes: volumes.map(|namespace| (namespace.nsid, namespace.geometry)).collect(),
+            last_error: self.last_error.clone(),
+        }
+    }
+
+    /// What the provider and the host have to say.
+    fn receive(&mut self, ring: &mut Ring, now: Time) -> bool {
+        let mut busy = self.soft.pump(now);
+        while let Some(event) = self.soft.poll() {
+            self.host.on_event(&mut self.soft, event, now);
+            busy = true;
+        }
+        while let Some((namespace, completed)) = self.host.next_completed() {
+            let index = self.exports.iter().position(|slot| slot.namespace == namespace);
+            let index = index.expect("only exports submit requests");
+            self.with(index, ring, now, |export, context| export.completed(context, completed));
+            busy = true;
+        }
+        while let Some(event) = self.host.next_event() {
+            self.on_host_event(ring, event, now);
+            busy = true;
+        }
+        busy
+    }
+
+    fn on_host_event(&mut self, ring: &mut Ring, event: HostEvent, now: Time) {
+        let nqn = self.host.options().nqn;
+        match &event {
+            HostEvent::Connected => {
+                tracing::info!(%nqn, address = %self.host.options().address, "connected");
+                self.last_error = None;
+                if let (Some(ready), Some(description)) = (self.ready.take(), self.describe()) {
+                    // Nobody may be waiting any more; closing follows then.
+                    let _ = ready.try_send(Ok(description));
+                }
+            }
+            HostEvent::Failed(error) => {
+                self.last_error = Some(error.to_string());
+                match self.ready.take() {
+                    Some(ready) => {
+                        let _ = ready.try_send(Err(error.clone().into()));
+                        self.phase = Phase::Over;
+                    }
+                    None => tracing::error!(%nqn, %error, "given up; every request fails"),
+                }
+            }
+            HostEvent::Lost(fault) => {
+                tracing::warn!(%nqn, %fault, "connection lost; requests are held");
+                self.last_error = Some(fault.to_string());
+            }
+            HostEvent::AttemptFailed(error) => {
+                tracing::info!(%nqn, %error, "not reconnected yet");
+                self.last_error = Some(error.to_string());
+            }
+            HostEvent::NamespaceChanged(namespace) => self.tell_of_change(ring, *namespace, now),
+            HostEvent::NamespaceAdded(_) | HostEvent::Closed => {}
+        }
+        // A full channel has no reader who cares.
+        let _ = self.events.try_send(event);
+        if self.host.state() != self.state {
+            (self.state, self.state_since) = (self.host.state(), now);
+        }
+    }
+
+    fn tell_of_change(&mut self, ring: &mut Ring, namespace: usize, now: Time) {
+        let geometry = self.host.namespaces()[namespace].geometry;
+        if let Some(index) = self.exports.iter().position(|slot| slot.namespace == namespace) {
+            self.with(index, ring, now, |export, context| export.changed(context, geometry));
+        }
+    }
+
+    fn describe(&self) -> Option<Description> {
+        Some(Description {
+            cntlid: self.host.cntlid()?,
+            controller: self.host.controller()?.clone(),
+            namespaces: self.host.namespaces().to_vec(),
+            skipped: self.host.skipped().to_vec(),
+            io_queues: self.host.io_queues(),
+            discovered: self.host.discovered().to_vec(),
+        })
+    }
+
+    /// Calls an export, if it has not ended.
+    fn with<R>(
+        &mut self,
+        index: usize,
+        ring: &mut Ring,
+        now: Time,
+        act: impl FnOnce(&mut dyn Export, &mut Context<'_>) -> R,
+    ) -> Option<R> {
+        let Slot { namespace, export, .. } = self.exports.get_mut(index)?;
+        let mut context = Context {
+            volume: &mut self.host.volume(*namespace),
+            ring,
+            pool: &self.pool,
+            memory: &self.memory,
+            now,
+            index: u8::try_from(index).ok()?,
+        };
+        Some(act(export.as_deref_mut()?, &mut context))
+    }
+
+    /// Moves on with closing as far as it goes now.
+    fn advance_close(&mut self, ring: &mut Ring, now: Time) -> bool {
+        let (Phase::EndingExports { until } | Phase::EndingHost { until }) = self.phase else { return false };
+        for index in 0..self.exports.len() {
+            if self.with(index, ring, now, |export, context| export.close(context)) == Some(true) {
+                self.exports[index].export = None;
+            }
+        }
+        if now < until && self.exports.iter().any(|slot| slot.export.is_some()) {
+            return false;
+        }
+        if matches!(self.phase, Phase::EndingExports { .. }) {
+            self.phase = Phase::EndingHost { until: now + EXPORTS_PATIENCE };
+            self.host.close(&mut self.soft, now);
+            return true;
+        }
+        let over = self.host.is_over();
+        if over {
+            self.phase = Phase::Over;
+        }
+        over
+    }
+}
+
+impl Tenant for HostReactor {
+    fn turn(&mut self, ring: &mut Ring, now: Time) -> bool {
+        let mut busy = false;
+        while let Some(letter) = self.mailbox.receive() {
+            self.open_letter(ring, letter, now);
+            busy = true;
+        }
+        busy |= self.receive(ring, now);
+        for index in 0..self.exports.len() {
+            busy |= self.with(index, ring, now, |export, context| export.turn(context)) == Some(true);
+        }
+        busy |= self.host.turn(&mut self.soft, now);
+        busy |= self.soft.flush(now);
+        busy |= self.advance_close(ring, now);
+        self.soft.cool(|interest| watch(ring, interest));
+        busy
+    }
+
+    fn on_ring(&mut self, ring: &mut Ring, token: Token, result: i32, now: Time) {
+        let index = match (token.qpair & 0xFF, token.slot) {
+            (source::WIRE, _) => return self.soft.on_ready(token.slot, token.generation),
+            (source::MAILBOX, OWN_MAILBOX) => return self.mailbox.on_ring(),
+            (source::MAILBOX, slot) => usize::from(slot - 1),
+            _ => usize::from(token.qpair >> 8),
+        };
+        // What an export that has ended left in the ring is nobody's.
+        self.with(index, ring, now, |export, context| export.on_ring(context, token, result));
+    }
+
+    fn arm(&mut self, ring: &mut Ring) {
+        let now = clock::now();
+        self.soft.arm(|interest| watch(ring, interest));
+        self.mailbox.arm(ring, OWN_MAILBOX);
+        for index in 0..self.exports.len() {
+            self.with(index, ring, now, |export, context| export.arm(context));
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let exports = self.exports.iter().filter_map(|slot| slot.export.as_ref()?.deadline()).min();
+        let closing = match self.phase {
+            Phase::EndingExports { until } | Phase::EndingHost { until } => Some(until),
+            _ => None,
+        };
+        [self.host.deadline(), self.soft.deadline(), exports, closing].into_iter().flatten().min()
+    }
+
+    fn finished(&self) -> bool {
+        self.phase == Phase::Over
+    }
+}
+
+fn watch(ring: &mut Ring, interest: Interest<'_>) {
+    let token = source::token(source::WIRE, interest.slot, interest.generation);
+    ring.poll_once(interest.descriptor, interest.events, token);
+}
