@@ -156,7 +156,7 @@ impl Ring {
     /// Reads at `offset` of the file into `into`; completes with the number of bytes.
     pub fn read(&mut self, file: RingFile, offset: u64, into: Sge, token: Token) {
         let memory = self.memory.pointer(into).as_ptr();
-        let entry = match (self.fixed(file), self.registered(into.lkey)) {
+        let entry = match (self.fixed(file), self.registered(into)) {
             (Ok(fixed), Some(index)) => {
                 opcode::ReadFixed::new(fixed, memory, into.length, index).offset(offset).build()
             }
@@ -176,7 +176,7 @@ impl Ring {
             Flags::None => 0,
             Flags::Durable => libc::RWF_DSYNC,
         };
-        let entry = match (self.fixed(file), self.registered(from.lkey)) {
+        let entry = match (self.fixed(file), self.registered(from)) {
             (Ok(fixed), Some(index)) => opcode::WriteFixed::new(fixed, memory, from.length, index)
                 .offset(offset)
                 .rw_flags(flags)
@@ -292,9 +292,13 @@ impl Ring {
         Err(Fd(self.files[file.0 as usize].as_raw_fd()))
     }
 
-    fn registered(&self, lkey: u32) -> Option<u16> {
-        self.regions.get(lkey as usize)?.as_ref()?;
-        u16::try_from(lkey).ok()
+    /// The kernel's number of the registered region which an element lies in. A number that has passed on
+    /// to another region since is no match.
+    fn registered(&self, sge: Sge) -> Option<u16> {
+        let region = self.regions.get(sge.lkey as usize)?.as_ref()?;
+        let offset = sge.address.checked_sub(region.address())?;
+        let inside = offset + u64::from(sge.length) <= region.len() as u64;
+        inside.then(|| u16::try_from(sge.lkey).ok()).flatten()
     }
 
     fn push(&mut self, entry: squeue::Entry) {

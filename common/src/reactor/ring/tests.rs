@@ -57,6 +57,19 @@ fn bytes_written_are_read_back_by_registered_and_by_plain_memory() {
 }
 
 #[test]
+fn a_number_that_has_passed_on_to_another_region_is_not_taken_for_the_registered_one() {
+    let memory = Memory::new();
+    let lkey = memory.register(Region::new(4096).unwrap());
+    let mut ring = Ring::new(8, Rc::clone(&memory)).unwrap();
+    assert!(ring.register_region(lkey));
+    memory.unregister(lkey);
+    assert_eq!(memory.register(Region::new(8192).unwrap()), lkey);
+    let file = ring.add_file(file(8192));
+    ring.read(file, 0, memory.sge(lkey, 0, 8192), token(0));
+    assert_eq!(reap_all(&mut ring), [(0, 8192)]);
+}
+
+#[test]
 fn ranges_are_punched_and_files_synced() {
     let memory = Memory::new();
     let lkey = memory.register(Region::new(4096).unwrap());
