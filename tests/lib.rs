@@ -1,1 +1,2 @@
 //! Shared by the tests.
+pub mod support;
