@@ -1,12 +1,19 @@
 //! How fast the software provider is by itself: two of them over loopback TCP, one thread each. The target
 //! answers every command with so many bytes of memory and a response, as it would answer Reads.
 //!
+//! Who finds nothing to do sleeps in poll(2), so the CPU time of each side says what a core of its own could
+//! do, however busy the machine is.
+//!
 //! `soft_loop [bytes] [depth] [seconds] [crc]`
 use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollTimeout};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 
 use ironside_common::memory::{Memory, Region};
 use ironside_common::provider::soft::Settings;
@@ -30,9 +37,9 @@ fn main() {
     let target = thread::spawn(move || run_target(&listener, bytes, depth, settings));
 
     let mut host = Host::connect(address, bytes, depth, settings);
-    let start = Instant::now();
+    let (start, cpu_before) = (Instant::now(), cpu_seconds());
     while start.elapsed() < Duration::from_secs(seconds.into()) {
-        host.turns(1000);
+        host.turns(100);
     }
     let elapsed = start.elapsed();
     println!(
@@ -42,7 +49,30 @@ fn main() {
         host.completed as f64 * f64::from(bytes) / elapsed.as_secs_f64() / 1e9,
     );
     DONE.store(true, Ordering::Relaxed);
-    target.join().expect("the target ends well");
+    let target_cpu = target.join().expect("the target ends well");
+    for (side, cpu) in [("target", target_cpu), ("host", cpu_seconds() - cpu_before)] {
+        let each = cpu / host.completed as f64;
+        println!("{side}: {:.2} us of CPU a read, so {:.0} thousand/s a core", each * 1e6, 1e-3 / each);
+    }
+}
+
+/// What this thread has used of a CPU.
+fn cpu_seconds() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).expect("every thread has one");
+    [usage.user_time(), usage.system_time()].iter().map(|time| time.num_microseconds() as f64 * 1e-6).sum()
+}
+
+/// Sleeps until a socket is ready, but not for long.
+fn sleep(soft: &mut TcpSoft) {
+    let mut ready = None;
+    soft.arm(|interest| {
+        let mut poll = [PollFd::new(interest.descriptor, interest.events)];
+        nix::poll::poll(&mut poll, PollTimeout::from(10u8)).expect("a descriptor to poll");
+        ready = Some((interest.slot, interest.generation));
+    });
+    if let Some((slot, generation)) = ready {
+        soft.on_ready(slot, generation);
+    }
 }
 
 fn memory(bytes: u32, count: u16) -> (Rc<Memory>, Sge) {
@@ -54,7 +84,7 @@ fn memory(bytes: u32, count: u16) -> (Rc<Memory>, Sge) {
     (memory, all)
 }
 
-fn run_target(listener: &TcpListener, bytes: u32, depth: u16, settings: Settings) {
+fn run_target(listener: &TcpListener, bytes: u32, depth: u16, settings: Settings) -> f64 {
     let (memory, data) = memory(bytes, depth);
     let mut soft = TcpSoft::new(memory, Box::new(TcpDialer), settings);
     let (socket, peer) = listener.accept().expect("the host comes");
@@ -68,7 +98,7 @@ fn run_target(listener: &TcpListener, bytes: u32, depth: u16, settings: Settings
     while !DONE.load(Ordering::Relaxed) {
         let now = clock::now();
         if !soft.pump(now) {
-            std::hint::spin_loop();
+            sleep(&mut soft);
         }
         while let Some(event) = soft.poll() {
             match event {
@@ -82,6 +112,7 @@ fn run_target(listener: &TcpListener, bytes: u32, depth: u16, settings: Settings
         }
         soft.flush(now);
     }
+    cpu_seconds()
 }
 
 fn answer(soft: &mut TcpSoft, received: Received, bytes: u32, data: Sge) {
@@ -135,7 +166,9 @@ impl Host {
     fn turns(&mut self, turns: u32) {
         for _ in 0..turns {
             let now = clock::now();
-            self.soft.pump(now);
+            if !self.soft.pump(now) {
+                sleep(&mut self.soft);
+            }
             while let Some(event) = self.soft.poll() {
                 match event {
                     Event::Received(received) => {

@@ -1,4 +1,7 @@
 //! FPDUs: one DDP segment each, with its length, padding and CRC (RFC 5044, section 4).
+#[cfg(test)]
+mod tests;
+
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Fault;
