@@ -4,10 +4,13 @@
 //! goes *cold*: its owner polls the descriptor once, and [`Soft::on_ready`] makes it hot again.
 mod connection;
 mod linger;
+#[cfg(feature = "sim")]
+pub mod pipe;
 mod pump;
 mod receives;
 mod startup;
 #[cfg(test)]
+#[cfg(feature = "sim")]
 mod tests;
 mod verbs;
 mod wire;
