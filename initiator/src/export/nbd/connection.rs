@@ -4,7 +4,7 @@
 //! which are next ([`Connection::parts`]). Data comes straight into a leased buffer and leaves from it.
 //! Without a free buffer, or with too much output waiting, no further request is read: the client waits.
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use ironside_common::memory::Lease;
 use ironside_common::verbs::Sge;
@@ -28,7 +28,7 @@ const TEXT_LIMIT: usize = 64 << 10;
 const _: () = assert!(negotiation::INPUT_LIMIT <= STAGING);
 
 pub(super) struct Connection {
-    parameters: Rc<Parameters>,
+    parameters: Arc<Parameters>,
     /// Bytes of the largest piece.
     piece_size: u32,
     phase: Phase,
@@ -87,7 +87,7 @@ pub(super) struct Places<'a> {
 
 impl Connection {
     /// `piece_size`: bytes of the buffers requests are cut to.
-    pub(super) fn new(parameters: Rc<Parameters>, piece_size: u32) -> Self {
+    pub(super) fn new(parameters: Arc<Parameters>, piece_size: u32) -> Self {
         let mut output = Output::new(DEPTH);
         let phase = Phase::Negotiation(Negotiation::new(output.text()));
         Self {
@@ -291,9 +291,9 @@ impl Connection {
         match outcome {
             Outcome::More => return Ok(false),
             Outcome::Again => {}
-            Outcome::Transmission { structured } => {
-                self.structured = structured;
-                self.phase = Phase::Transmission(Transmission::new(structured));
+            Outcome::Transmission(agreed) => {
+                self.structured = agreed.structured;
+                self.phase = Phase::Transmission(Transmission::new(agreed));
             }
             Outcome::Ended => self.phase = Phase::Ending,
         }
@@ -316,6 +316,9 @@ impl Connection {
     fn begin(&mut self, request: Request) {
         let structured = self.structured;
         let alone = match request.operation {
+            Operation::BlockStatus => {
+                return self.output.push(reply::allocated(request.cookie, request.length), None);
+            }
             Operation::Cache => {
                 return self.output.push(reply::done(structured, request.cookie), None);
             }
@@ -432,7 +435,7 @@ fn volume_operation(operation: Operation) -> volume::Operation {
     match operation {
         Operation::Read { .. } => volume::Operation::Read,
         Operation::Write { fua } => volume::Operation::Write { fua },
-        Operation::Flush | Operation::Cache => volume::Operation::Flush,
+        Operation::Flush | Operation::Cache | Operation::BlockStatus => volume::Operation::Flush,
         Operation::Trim { .. } => volume::Operation::Discard,
         Operation::WriteZeroes { fua, hole } => volume::Operation::WriteZeroes { unmap: hole, fua },
     }

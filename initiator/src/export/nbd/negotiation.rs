@@ -22,8 +22,16 @@ pub(super) const INPUT_LIMIT: usize = size_of::<OptionHeader>() + OPTION_LIMIT a
 pub(super) struct Negotiation {
     phase: Phase,
     no_zeroes: bool,
-    structured: bool,
+    agreed: Agreed,
     options: u32,
+}
+
+/// What requests and replies may contain afterwards.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Agreed {
+    pub(super) structured: bool,
+    /// Block status of the context `base:allocation` may be asked for.
+    pub(super) allocation: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +53,7 @@ pub(super) enum Outcome {
     /// Some were used up; look again.
     Again,
     /// Requests follow.
-    Transmission { structured: bool },
+    Transmission(Agreed),
     /// The client said goodbye.
     Ended,
 }
@@ -59,7 +67,7 @@ impl Negotiation {
             flags: (wire::FIXED_NEWSTYLE | wire::NO_ZEROES).into(),
         };
         output.extend_from_slice(greeting.as_bytes());
-        Self { phase: Phase::ClientFlags, no_zeroes: false, structured: false, options: 0 }
+        Self { phase: Phase::ClientFlags, no_zeroes: false, agreed: Agreed::default(), options: 0 }
     }
 
     /// Looks at the start of `input`; says how many bytes it used and what came of them. Answers go to
@@ -139,21 +147,23 @@ impl Negotiation {
         data: &[u8],
         output: &mut Vec<u8>,
     ) -> Result<Outcome, Fault> {
-        let mut plain = |kind| reply(output, option, kind, &[]);
         match option {
             option::EXPORT_NAME => return self.export_name(parameters, data, output),
             option::INFO | option::GO => return Ok(self.info(parameters, option, data, output)),
             option::ABORT => {
-                plain(answer::ACK);
+                reply(output, option, answer::ACK, &[]);
                 return Ok(Outcome::Ended);
+            }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                self.meta_context(parameters, option, data, output);
             }
             option::LIST if data.is_empty() => list(parameters, output),
             option::STRUCTURED_REPLY if data.is_empty() => {
-                plain(answer::ACK);
-                self.structured = true;
+                reply(output, option, answer::ACK, &[]);
+                self.agreed.structured = true;
             }
-            option::LIST | option::STRUCTURED_REPLY => plain(answer::INVALID),
-            _ => plain(answer::UNSUPPORTED),
+            option::LIST | option::STRUCTURED_REPLY => reply(output, option, answer::INVALID, &[]),
+            _ => reply(output, option, answer::UNSUPPORTED, &[]),
         }
         Ok(Outcome::Again)
     }
@@ -169,11 +179,34 @@ impl Negotiation {
             return Err(Fault::UnknownExport);
         }
         output.extend_from_slice(&parameters.size.to_be_bytes());
-        output.extend_from_slice(&parameters.flags(self.structured).to_be_bytes());
+        output.extend_from_slice(&parameters.flags(self.agreed.structured).to_be_bytes());
         if !self.no_zeroes {
             output.extend_from_slice(&[0; wire::EXPORT_NAME_PADDING]);
         }
-        Ok(Outcome::Transmission { structured: self.structured })
+        Ok(Outcome::Transmission(self.agreed))
+    }
+
+    /// Lists the metadata contexts asked for, or selects them.
+    fn meta_context(&mut self, parameters: &Parameters, option: u32, data: &[u8], output: &mut Vec<u8>) {
+        let selects = option == option::SET_META_CONTEXT;
+        // What was selected before is not any more, even if this fails.
+        self.agreed.allocation &= !selects;
+        let request = ContextRequest::parse(data).filter(|_| self.agreed.structured);
+        let Some(request) = request else { return reply(output, option, answer::INVALID, &[]) };
+        if !names(parameters, request.name) {
+            return reply(output, option, answer::UNKNOWN, &[]);
+        }
+        let listed = !selects && (!request.asks_anything || request.names_base);
+        let found = request.names_allocation || listed;
+        if selects {
+            self.agreed.allocation = found;
+        }
+        if found {
+            // The identifier of a context that is only listed has no meaning.
+            let id = if selects { wire::ALLOCATION_ID } else { 0 }.to_be_bytes();
+            reply(output, option, answer::META_CONTEXT, &[&id, wire::ALLOCATION]);
+        }
+        reply(output, option, answer::ACK, &[]);
     }
 
     fn info(&self, parameters: &Parameters, option: u32, data: &[u8], output: &mut Vec<u8>) -> Outcome {
@@ -192,7 +225,7 @@ impl Negotiation {
         };
         send(
             info::EXPORT,
-            &[&parameters.size.to_be_bytes(), &parameters.flags(self.structured).to_be_bytes()],
+            &[&parameters.size.to_be_bytes(), &parameters.flags(self.agreed.structured).to_be_bytes()],
         );
         // The limits are told unasked: who does not understand them ignores them, as the protocol demands.
         let [minimum, preferred, maximum] = parameters.block_sizes().map(u32::to_be_bytes);
@@ -205,10 +238,42 @@ impl Negotiation {
         }
         reply(output, option, answer::ACK, &[]);
         match option {
-            option::GO => Outcome::Transmission { structured: self.structured },
+            option::GO => Outcome::Transmission(self.agreed),
             _ => Outcome::Again,
         }
     }
+}
+
+/// Data of the options about metadata contexts: an export's name, and what is asked for.
+struct ContextRequest<'a> {
+    name: &'a [u8],
+    asks_anything: bool,
+    names_allocation: bool,
+    names_base: bool,
+}
+
+impl<'a> ContextRequest<'a> {
+    fn parse(data: &'a [u8]) -> Option<Self> {
+        let (name, rest) = string(data)?;
+        let (count, mut rest) = rest.split_first_chunk()?;
+        let count = u32::from_be_bytes(*count);
+        let mut request = Self { name, asks_anything: count > 0, names_allocation: false, names_base: false };
+        // Every query takes four bytes at least, so a count that lies ends with the data.
+        for _ in 0..count {
+            let query;
+            (query, rest) = string(rest)?;
+            request.names_allocation |= query == wire::ALLOCATION;
+            request.names_base |= query == wire::BASE;
+        }
+        rest.is_empty().then_some(request)
+    }
+}
+
+/// A string with its length before it, and what follows.
+fn string(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = data.split_first_chunk()?;
+    let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+    rest.split_at_checked(length).filter(|(string, _)| string.len() <= wire::STRING_LIMIT)
 }
 
 /// Data of the options `INFO` and `GO`.
@@ -219,14 +284,11 @@ struct InfoRequest<'a> {
 
 impl<'a> InfoRequest<'a> {
     fn parse(data: &'a [u8]) -> Option<Self> {
-        let (length, rest) = data.split_first_chunk()?;
-        let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
-        let (name, rest) = rest.split_at_checked(length)?;
+        let (name, rest) = string(data)?;
         let (count, rest) = rest.split_first_chunk()?;
         let (kinds, odd) = rest.as_chunks::<2>();
         let count = usize::from(u16::from_be_bytes(*count));
-        (odd.is_empty() && kinds.len() == count && name.len() <= wire::STRING_LIMIT)
-            .then_some(Self { name, kinds })
+        (odd.is_empty() && kinds.len() == count).then_some(Self { name, kinds })
     }
 
     fn wants(&self, kind: u16) -> bool {

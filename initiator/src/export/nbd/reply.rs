@@ -18,6 +18,13 @@ pub(super) fn read(structured: bool, cookie: u64, offset: u64, length: u32, last
     head(&[chunk_header(chunk::OFFSET_DATA, cookie, total, last).as_bytes(), &offset])
 }
 
+/// All of a range is allocated: a volume does not say more of itself.
+pub(super) fn allocated(cookie: u64, length: u32) -> Head {
+    let (context, data) = (wire::ALLOCATION_ID.to_be_bytes(), 0_u32.to_be_bytes());
+    let header = chunk_header(chunk::BLOCK_STATUS, cookie, 12, true);
+    head(&[header.as_bytes(), &context, &length.to_be_bytes(), &data])
+}
+
 /// Success without data.
 pub(super) fn done(structured: bool, cookie: u64) -> Head {
     if !structured {

@@ -9,7 +9,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ironside_common::reactor::Timer;
@@ -35,14 +36,22 @@ const LISTENER: u16 = u16::MAX;
 const WRITABLE: u16 = 1 << 15;
 const _: () = assert!(CONNECTIONS < WRITABLE);
 
+/// The socket of an export before, and while, it is served. Its file goes with it.
+pub struct Listener {
+    path: PathBuf,
+    socket: UnixListener,
+    /// How many clients are connected, for others to see.
+    clients: Arc<AtomicUsize>,
+}
+
 /// One volume as an NBD export.
 pub struct Server {
-    path: PathBuf,
     /// Gone once the export is to end.
-    listener: Option<UnixListener>,
+    listener: Option<Listener>,
     listener_state: Watch,
-    parameters: Rc<Parameters>,
+    parameters: Arc<Parameters>,
     links: Vec<Option<Link>>,
+    clients: Arc<AtomicUsize>,
     generation: u16,
     /// When those who have not taken their last replies are left.
     patience: Timer,
@@ -65,36 +74,58 @@ struct Link {
     full: bool,
 }
 
-impl Server {
+impl Listener {
     /// Listens at `path`, where whatever is left of an earlier socket is removed. Only this user may
     /// connect.
     ///
     /// # Errors
     /// When the socket cannot be made there.
-    pub fn listen(path: &Path, parameters: Parameters) -> io::Result<Self> {
+    pub fn bind(path: &Path) -> io::Result<Self> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(path)?;
+        let socket = UnixListener::bind(path)?;
+        let listener = Self { path: path.to_owned(), socket, clients: Arc::default() };
         fs::set_permissions(path, Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
-        Ok(Self {
-            path: path.to_owned(),
+        listener.socket.set_nonblocking(true)?;
+        Ok(listener)
+    }
+
+    /// How many clients are connected, now and later.
+    #[must_use]
+    pub fn clients(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.clients)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Somebody may have removed it already.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Server {
+    /// Serves a volume of these parameters to whoever connects.
+    #[must_use]
+    pub fn new(listener: Listener, parameters: Parameters) -> Self {
+        Self {
+            clients: listener.clients(),
             listener: Some(listener),
             listener_state: Watch::Hot,
-            parameters: Rc::new(parameters),
+            parameters: Arc::new(parameters),
             links: (0..CONNECTIONS).map(|_| None).collect(),
             generation: 0,
             patience: Timer::unset(),
-        })
+        }
     }
 
     fn accept(&mut self, context: &Context<'_>) -> bool {
         let Some(listener) = self.listener.as_ref().filter(|_| self.listener_state == Watch::Hot) else {
             return false;
         };
-        match listener.accept() {
+        match listener.socket.accept() {
             Ok((socket, _)) => {
                 let Some(free) = self.links.iter_mut().find(|link| link.is_none()) else {
                     info!("a client was turned away: {CONNECTIONS} are connected");
@@ -102,8 +133,9 @@ impl Server {
                 };
                 self.generation = self.generation.wrapping_add(1);
                 let piece_size = context.pool.largest().min(context.volume.geometry().max_transfer);
-                let connection = Connection::new(Rc::clone(&self.parameters), piece_size);
+                let connection = Connection::new(Arc::clone(&self.parameters), piece_size);
                 *free = Some(Link::new(socket, connection, self.generation));
+                self.clients.fetch_add(1, Ordering::Relaxed);
                 true
             }
             Err(_) => false,
@@ -124,6 +156,7 @@ impl Export for Server {
             did |= link.as_mut().is_some_and(|link| link.serve(slot, context));
             if link.as_ref().is_some_and(|link| link.connection.is_over()) {
                 *link = None;
+                self.clients.fetch_sub(1, Ordering::Relaxed);
                 did = true;
             }
         }
@@ -156,7 +189,7 @@ impl Export for Server {
     fn arm(&mut self, context: &mut Context<'_>) {
         if let Some(listener) = self.listener.as_ref().filter(|_| self.listener_state == Watch::Hot) {
             let token = context.token(LISTENER, 0);
-            context.ring.poll_once(listener.as_fd(), PollFlags::POLLIN, token);
+            context.ring.poll_once(listener.socket.as_fd(), PollFlags::POLLIN, token);
             self.listener_state = Watch::Cold;
         }
         for (link, slot) in self.links.iter_mut().zip(0..) {
@@ -173,12 +206,11 @@ impl Export for Server {
     fn changed(&mut self, _context: &mut Context<'_>, geometry: Geometry) {
         // The protocol has no word for it: clients learn of it when they connect again.
         let parameters = Parameters::clone(&self.parameters);
-        self.parameters = Rc::new(parameters.with_geometry(geometry));
+        self.parameters = Arc::new(parameters.with_geometry(geometry));
     }
 
     fn close(&mut self, context: &mut Context<'_>) -> bool {
         if self.listener.take().is_some() {
-            let _ = fs::remove_file(&self.path);
             self.patience.set(context.now + PATIENCE);
         }
         let impatient = self.patience.expired(context.now);
@@ -190,14 +222,6 @@ impl Export for Server {
         }
         self.turn(context);
         self.links.iter().all(Option::is_none)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if self.listener.is_some() {
-            let _ = fs::remove_file(&self.path);
-        }
     }
 }
 

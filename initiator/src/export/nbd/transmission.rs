@@ -1,6 +1,7 @@
 //! Requests: bytes in, requests out, each proved possible before anyone acts on it.
 use zerocopy::FromBytes;
 
+use super::negotiation::Agreed;
 use super::wire::{self, RequestHeader, command, command_flag};
 use super::{ErrorNumber, Fault, LARGEST_REQUEST, Parameters};
 
@@ -27,6 +28,8 @@ pub(super) enum Operation {
         fua: bool,
         hole: bool,
     },
+    /// Which blocks are allocated.
+    BlockStatus,
     /// Read ahead: a hint, which may be answered without doing anything.
     Cache,
 }
@@ -60,7 +63,7 @@ pub(super) enum Event {
 /// The input side of a connection after haggling.
 #[derive(Debug)]
 pub(super) struct Transmission {
-    structured: bool,
+    agreed: Agreed,
     /// Bytes of the last write which have not come yet.
     payload: u32,
     /// Bytes of a refused write which have not come yet.
@@ -68,8 +71,8 @@ pub(super) struct Transmission {
 }
 
 impl Transmission {
-    pub(super) fn new(structured: bool) -> Self {
-        Self { structured, payload: 0, discard: 0 }
+    pub(super) fn new(agreed: Agreed) -> Self {
+        Self { agreed, payload: 0, discard: 0 }
     }
 
     /// Bytes of the last write which have not come yet: they follow in the stream before the next request.
@@ -116,7 +119,7 @@ impl Transmission {
         if header.command.get() == command::DISCONNECT {
             return Ok(Event::Disconnect);
         }
-        let checked = operation(header, self.structured).and_then(|operation| {
+        let checked = operation(header, self.agreed).and_then(|operation| {
             check(parameters, operation, header.offset.get(), length).map(|()| operation)
         });
         Ok(match checked {
@@ -133,19 +136,20 @@ impl Transmission {
 }
 
 /// The operation a header asks for, with the flags it may carry.
-fn operation(header: &RequestHeader, structured: bool) -> Result<Operation, ErrorNumber> {
+fn operation(header: &RequestHeader, agreed: Agreed) -> Result<Operation, ErrorNumber> {
     let flags = header.flags.get();
     let fua = flags & command_flag::FUA != 0;
     let (operation, allowed) = match header.command.get() {
         command::READ => {
-            let whole = !structured || flags & command_flag::DF != 0;
-            let allowed = if structured { command_flag::DF } else { 0 };
+            let whole = !agreed.structured || flags & command_flag::DF != 0;
+            let allowed = if agreed.structured { command_flag::DF } else { 0 };
             (Operation::Read { whole }, allowed)
         }
         command::WRITE => (Operation::Write { fua }, 0),
         command::FLUSH => (Operation::Flush, 0),
         command::TRIM => (Operation::Trim { fua }, 0),
         command::CACHE => (Operation::Cache, 0),
+        command::BLOCK_STATUS if agreed.allocation => (Operation::BlockStatus, command_flag::REQ_ONE),
         command::WRITE_ZEROES => {
             let hole = flags & command_flag::NO_HOLE == 0;
             let allowed = command_flag::NO_HOLE | command_flag::FAST_ZERO;
@@ -174,7 +178,7 @@ fn check(parameters: &Parameters, operation: Operation, offset: u64, length: u32
         Operation::Write { .. } => (true, true, true),
         Operation::Trim { .. } => (true, false, parameters.trim),
         Operation::WriteZeroes { .. } => (true, false, parameters.write_zeroes),
-        Operation::Cache | Operation::Flush => (false, false, true),
+        Operation::Cache | Operation::Flush | Operation::BlockStatus => (false, false, true),
     };
     if changes && parameters.read_only {
         return Err(ErrorNumber::NotPermitted);

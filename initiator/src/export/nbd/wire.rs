@@ -21,6 +21,12 @@ pub(super) const EXPORT_NAME_PADDING: usize = 124;
 /// No string of the protocol is longer.
 pub(super) const STRING_LIMIT: usize = 4096;
 
+/// The one metadata context there is, and what stands for all of its kind.
+pub(super) const ALLOCATION: &[u8] = b"base:allocation";
+pub(super) const BASE: &[u8] = b"base:";
+/// How that context is called in block status replies.
+pub(super) const ALLOCATION_ID: u32 = 1;
+
 /// Option numbers.
 pub(super) mod option {
     pub(in super::super) const EXPORT_NAME: u32 = 1;
@@ -29,6 +35,8 @@ pub(super) mod option {
     pub(in super::super) const INFO: u32 = 6;
     pub(in super::super) const GO: u32 = 7;
     pub(in super::super) const STRUCTURED_REPLY: u32 = 8;
+    pub(in super::super) const LIST_META_CONTEXT: u32 = 9;
+    pub(in super::super) const SET_META_CONTEXT: u32 = 10;
 }
 
 /// Types of option replies.
@@ -36,6 +44,7 @@ pub(super) mod answer {
     pub(in super::super) const ACK: u32 = 1;
     pub(in super::super) const SERVER: u32 = 2;
     pub(in super::super) const INFO: u32 = 3;
+    pub(in super::super) const META_CONTEXT: u32 = 4;
     const ERROR: u32 = 1 << 31;
     pub(in super::super) const UNSUPPORTED: u32 = ERROR + 1;
     pub(in super::super) const INVALID: u32 = ERROR + 3;
@@ -74,6 +83,7 @@ pub(super) mod command {
     pub(in super::super) const TRIM: u16 = 4;
     pub(in super::super) const CACHE: u16 = 5;
     pub(in super::super) const WRITE_ZEROES: u16 = 6;
+    pub(in super::super) const BLOCK_STATUS: u16 = 7;
 }
 
 /// Command flags.
@@ -81,6 +91,7 @@ pub(super) mod command_flag {
     pub(in super::super) const FUA: u16 = 1 << 0;
     pub(in super::super) const NO_HOLE: u16 = 1 << 1;
     pub(in super::super) const DF: u16 = 1 << 2;
+    pub(in super::super) const REQ_ONE: u16 = 1 << 3;
     pub(in super::super) const FAST_ZERO: u16 = 1 << 4;
 }
 
@@ -89,6 +100,7 @@ pub(super) mod chunk {
     pub(in super::super) const DONE: u16 = 1 << 0;
     pub(in super::super) const NONE: u16 = 0;
     pub(in super::super) const OFFSET_DATA: u16 = 1;
+    pub(in super::super) const BLOCK_STATUS: u16 = 5;
     const ERROR_BIT: u16 = 1 << 15;
     pub(in super::super) const ERROR: u16 = ERROR_BIT + 1;
     pub(in super::super) const ERROR_OFFSET: u16 = ERROR_BIT + 2;

@@ -64,7 +64,7 @@ fn what_cannot_be_is_refused_and_haggling_goes_on() {
     let short = info_data("vol", &[])[..5].to_vec();
     let long = [info_data("vol", &[]), vec![0]].concat();
     let endless_name = info_data(&"x".repeat(4097), &[]);
-    let cases: [(u32, &[u8], u32); 10] = [
+    let cases: [(u32, &[u8], u32); 11] = [
         (number::GO, &bad_name, answer::UNKNOWN),
         (number::GO, &short, answer::INVALID),
         (number::INFO, &long, answer::INVALID),
@@ -72,7 +72,8 @@ fn what_cannot_be_is_refused_and_haggling_goes_on() {
         (number::LIST, &[1], answer::INVALID),
         (number::STRUCTURED_REPLY, &[1], answer::INVALID),
         (5, &[], answer::UNSUPPORTED),
-        (10, &[1, 2, 3], answer::UNSUPPORTED),
+        (10, &[1, 2, 3], answer::INVALID),
+        (11, &[], answer::UNSUPPORTED),
         (u32::MAX, &[], answer::UNSUPPORTED),
         (number::GO, &[0; 9000], answer::TOO_BIG),
     ];
@@ -129,4 +130,51 @@ fn a_read_only_volume_says_so() {
     assert_ne!(flags & export_flag::READ_ONLY, 0);
     assert_ne!(flags & export_flag::SEND_DF, 0);
     assert_eq!(flags & (export_flag::SEND_TRIM | export_flag::SEND_WRITE_ZEROES), 0);
+}
+
+/// Data of the options about metadata contexts.
+fn contexts(queries: &[&str]) -> Vec<u8> {
+    let queries_count = queries.len();
+    let number = |number: usize| u32::try_from(number).unwrap().to_be_bytes();
+    let string = |text: &str| [&number(text.len()), text.as_bytes()].concat();
+    let queries = queries.iter().flat_map(|query| string(query)).collect();
+    [string("vol"), number(queries_count).to_vec(), queries].concat()
+}
+
+#[test]
+fn the_allocation_context_is_listed_selected_and_served() {
+    const NAME: &[u8] = b"base:allocation";
+    let mut world = greeted();
+    let select = option(number::SET_META_CONTEXT, &contexts(&["other:x", "base:allocation"]));
+    world.say(&select);
+    assert_eq!(world.answer().1, answer::INVALID, "structured replies come first");
+    world.say(&option(number::STRUCTURED_REPLY, &[]));
+    world.answer();
+    for queries in [&[][..], &["base:"]] {
+        world.say(&option(number::LIST_META_CONTEXT, &contexts(queries)));
+        let (_, kind, context) = world.answer();
+        assert_eq!((kind, &context[4..]), (answer::META_CONTEXT, NAME));
+        assert_eq!(world.answer().1, answer::ACK);
+    }
+    world.say(&option(number::LIST_META_CONTEXT, &contexts(&["base:other", "qemu:"])));
+    assert_eq!(world.answer().1, answer::ACK);
+    world.say(&select);
+    let (_, _, context) = world.answer();
+    assert_eq!(world.answer().1, answer::ACK);
+    world.say(&option(number::GO, &info_data("vol", &[])));
+    world.output.clear();
+    let status = |cookie, length| super::world::request(wire::command::BLOCK_STATUS, 8, cookie, 512, length);
+    world.say(&status(1, 4096));
+    let (cookie, kind, last, payload) = world.chunk();
+    assert_eq!((cookie, kind, last), (1, wire::chunk::BLOCK_STATUS, true));
+    assert_eq!(payload, [&context[..4], &4096_u32.to_be_bytes(), &[0; 4]].concat());
+    world.say(&status(2, u32::MAX - 511));
+    assert_eq!(world.chunk().1, wire::chunk::ERROR);
+}
+
+#[test]
+fn without_the_context_block_status_is_refused() {
+    let mut world = World::transmitting(parameters(), true);
+    world.say(&super::world::request(wire::command::BLOCK_STATUS, 0, 3, 0, 512));
+    assert_eq!(world.chunk().1, wire::chunk::ERROR);
 }

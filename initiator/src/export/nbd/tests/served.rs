@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::world::{client_flags, info_data, option, parameters, request};
-use crate::export::nbd::Server;
 use crate::export::nbd::wire::{command, option as number};
+use crate::export::nbd::{Listener, Server};
 use crate::export::testing::{GEOMETRY, Running};
 
 struct Served {
@@ -21,7 +21,7 @@ impl Served {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nbd.sock");
         let at = path.clone();
-        let running = Running::start(move |_| Server::listen(&at, parameters()).unwrap());
+        let running = Running::start(move |_| Server::new(Listener::bind(&at).unwrap(), parameters()));
         Self { path, running, _directory: directory }
     }
 

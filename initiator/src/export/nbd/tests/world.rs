@@ -1,6 +1,7 @@
 //! One connection, a volume in memory behind it, and the words of a client.
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ironside_common::memory::{Memory, Pool};
 use ironside_common::reactor::Ring;
@@ -38,7 +39,7 @@ impl World {
         let memory = Memory::new();
         let (pool, shelf) = (pool(&memory), Shelf::new());
         let ring = Ring::new(8, Rc::clone(&memory)).unwrap();
-        let connection = Connection::new(Rc::new(parameters), PIECE);
+        let connection = Connection::new(Arc::new(parameters), PIECE);
         Self { connection, shelf, pool, memory, ring, input: VecDeque::new(), output: Vec::new() }
     }
 
