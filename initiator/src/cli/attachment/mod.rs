@@ -1,0 +1,140 @@
+//! What is attached on this machine: a directory for each attachment, held by the process behind it.
+mod control;
+mod directory;
+mod process;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ironside_common::nvme::Nqn;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::arguments::Crc;
+use super::error::Class;
+use crate::host::HostOptions;
+
+pub(super) use control::{Answer, Question, Status, answer, ask, listen};
+pub use directory::DirectoryError;
+pub(super) use directory::{Claim, Directory, Entry, MOUNT};
+pub(super) use process::Process;
+
+/// How a volume is to be reached by others.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Via {
+    /// The best there is on this machine
+    #[default]
+    Auto,
+    /// An NBD server on a Unix socket, for qemu, libnbd, fio: needs nothing
+    Nbd,
+    /// A FUSE file, and as root a block device by the loop driver
+    Fuse,
+}
+
+/// What the process behind an attachment is told when it starts.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Specification {
+    pub(super) address: SocketAddr,
+    #[serde(with = "text")]
+    pub(super) nqn: Nqn,
+    #[serde(with = "text")]
+    pub(super) host_nqn: Nqn,
+    #[serde(with = "text")]
+    pub(super) host_id: Uuid,
+    pub(super) crc: Crc,
+    pub(super) nsid: Option<u32>,
+    pub(super) via: Via,
+    pub(super) read_only: bool,
+    pub(super) nr_io_queues: u16,
+    pub(super) queue_size: u16,
+    pub(super) keep_alive_tmo: Duration,
+    pub(super) reconnect_delay: Duration,
+    pub(super) ctrl_loss_tmo: Option<Duration>,
+    pub(super) disable_sqflow: bool,
+}
+
+impl Specification {
+    pub(super) fn options(&self) -> HostOptions {
+        HostOptions {
+            nr_io_queues: self.nr_io_queues,
+            queue_size: self.queue_size,
+            keep_alive_tmo: self.keep_alive_tmo,
+            reconnect_delay: self.reconnect_delay,
+            ctrl_loss_tmo: self.ctrl_loss_tmo,
+            disable_sqflow: self.disable_sqflow,
+            ..HostOptions::new(self.address, self.nqn, self.host_nqn, self.host_id)
+        }
+    }
+}
+
+/// What that process says once: the volume can be used, or why not.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Report {
+    Ready(Box<Attachment>),
+    Failed { message: String, remedy: Option<String>, class: Class },
+}
+
+/// One attachment, as its process wrote it down.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Attachment {
+    pub(super) name: String,
+    pub(super) pid: u32,
+    pub(super) address: SocketAddr,
+    #[serde(with = "text")]
+    pub(super) nqn: Nqn,
+    #[serde(with = "text")]
+    pub(super) host_nqn: Nqn,
+    #[serde(with = "text")]
+    pub(super) host_id: Uuid,
+    pub(super) crc: Crc,
+    pub(super) nsid: u32,
+    pub(super) via: Via,
+    /// Why this way and no other.
+    pub(super) reason: String,
+    /// What others open: a block device, a file or a socket.
+    pub(super) device: PathBuf,
+    pub(super) read_only: bool,
+    /// Where a FUSE file system is mounted.
+    pub(super) mount: Option<PathBuf>,
+    pub(super) loop_device: Option<PathBuf>,
+    pub(super) nbd_socket: Option<PathBuf>,
+    pub(super) size: u64,
+    pub(super) block_size: u32,
+    pub(super) used: u64,
+    pub(super) serial: String,
+    pub(super) model: String,
+    pub(super) firmware: String,
+}
+
+impl Attachment {
+    /// Whether somebody may mean this one by `word`: its name, its device with or without the path, or the
+    /// socket.
+    pub(super) fn is_called(&self, word: &str) -> bool {
+        let path = Path::new(word);
+        let is = |device: &Path| device == path || device.file_name() == Some(path.as_os_str());
+        self.name == word || is(&self.device) || self.loop_device.as_deref().is_some_and(is)
+    }
+}
+
+/// NQNs and identifiers are kept as text.
+mod text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}

@@ -1,0 +1,151 @@
+//! `ironside connect`: starts the process behind an attachment and waits until the volume can be used.
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use clap::Args;
+use ironside_common::nvme::Nqn;
+use serde_json::json;
+
+use super::arguments::{Format, Output, Target};
+use super::attachment::{Attachment, Directory, Report, Specification, Via};
+use super::error::CliError;
+use super::table;
+
+/// Attach a volume as a local device
+///
+/// Connects to a subsystem and offers one of its namespaces to this machine. The connection is held by a
+/// process in the background, which reconnects by itself when it is lost; list knows it and disconnect ends
+/// it.
+#[derive(Args, Debug)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    target: Target,
+    /// The subsystem
+    #[arg(short = 'n', long, value_name = "NQN")]
+    nqn: Nqn,
+    /// The namespace; the only one there is unless given
+    #[arg(long, value_name = "NSID")]
+    nsid: Option<u32>,
+    /// How the volume is offered to this machine
+    #[arg(long, value_name = "WAY", default_value = "auto")]
+    via: Via,
+    /// Refuse writes
+    #[arg(long, visible_alias = "readonly")]
+    read_only: bool,
+    /// I/O queues
+    #[arg(short = 'i', long, value_name = "NUMBER", default_value_t = 1)]
+    nr_io_queues: u16,
+    /// Entries of each I/O queue
+    #[arg(short = 'Q', long, value_name = "NUMBER", default_value_t = 128)]
+    queue_size: u16,
+    /// Keep-alive timeout in seconds; 0 for none
+    #[arg(short = 'k', long, value_name = "SECONDS", default_value_t = 5)]
+    keep_alive_tmo: u32,
+    /// Seconds between two attempts to reconnect
+    #[arg(short = 'c', long, value_name = "SECONDS", default_value_t = 10)]
+    reconnect_delay: u32,
+    /// Seconds from the loss of the connection until requests fail; -1 for never
+    #[arg(short = 'l', long, value_name = "SECONDS", default_value_t = 600, allow_negative_numbers = true)]
+    ctrl_loss_tmo: i64,
+    /// Attach it even if it is attached already
+    #[arg(short = 'D', long)]
+    duplicate_connect: bool,
+    /// Ask the target to do without submission queue flow control
+    #[arg(short = 'd', long)]
+    disable_sqflow: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let specification = specification(arguments)?;
+    if !arguments.duplicate_connect {
+        refuse_a_second(&specification)?;
+    }
+    let attachment = start(&specification)?;
+    match arguments.output.output_format {
+        Format::Normal => {
+            let Attachment { name, device, reason, nqn, nsid, .. } = &attachment;
+            let size = table::decimal_size(attachment.size);
+            println!("{}", device.display());
+            eprintln!("{name}: {nqn} namespace {nsid}, {}, via {reason}", size.trim());
+        }
+        Format::Json => table::print_json(&json!({
+            "DevicePath": attachment.device,
+            "Name": attachment.name,
+            "NameSpace": attachment.nsid,
+            "SubsystemNQN": attachment.nqn.as_str(),
+            "PhysicalSize": attachment.size,
+            "SectorSize": attachment.block_size,
+            "Via": attachment.via,
+            "Reason": attachment.reason,
+            "Process": attachment.pid,
+        })),
+    }
+    Ok(())
+}
+
+fn specification(arguments: &Arguments) -> Result<Specification, CliError> {
+    let options = arguments.target.options(arguments.nqn)?;
+    let specification = Specification {
+        address: options.address,
+        nqn: options.nqn,
+        host_nqn: options.host_nqn,
+        host_id: options.host_id,
+        crc: arguments.target.crc,
+        nsid: arguments.nsid,
+        via: arguments.via,
+        read_only: arguments.read_only,
+        nr_io_queues: arguments.nr_io_queues,
+        queue_size: arguments.queue_size,
+        keep_alive_tmo: Duration::from_secs(arguments.keep_alive_tmo.into()),
+        reconnect_delay: Duration::from_secs(arguments.reconnect_delay.into()),
+        ctrl_loss_tmo: u64::try_from(arguments.ctrl_loss_tmo).ok().map(Duration::from_secs),
+        disable_sqflow: arguments.disable_sqflow,
+    };
+    // What makes no sense is said here rather than by a process in the background.
+    specification.options().check()?;
+    Ok(specification)
+}
+
+fn refuse_a_second(wanted: &Specification) -> Result<(), CliError> {
+    let entries = Directory::open()?.entries()?;
+    let is_the_same = |attachment: &Attachment| {
+        attachment.address == wanted.address
+            && attachment.nqn == wanted.nqn
+            && wanted.nsid.is_none_or(|nsid| attachment.nsid == nsid)
+    };
+    let mut alive = entries.into_iter().filter(super::attachment::Entry::is_alive);
+    let same = alive.find_map(|entry| entry.attachment.filter(is_the_same));
+    same.map_or(Ok(()), |attachment| Err(CliError::AttachedAlready { name: attachment.name }))
+}
+
+/// Starts this very program again as the process behind the attachment, and waits for its report. A process
+/// that has threads already cannot simply be forked.
+fn start(specification: &Specification) -> Result<Attachment, CliError> {
+    let system = |doing| move |source| CliError::System { doing, source };
+    let mut child = Command::new("/proc/self/exe")
+        .arg("attach-daemon")
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(system("starting the attach process"))?;
+    let text = serde_json::to_vec(specification).expect("a specification is plain data");
+    let mut stdin = child.stdin.take().expect("it was piped");
+    stdin.write_all(&text).map_err(system("talking to the attach process"))?;
+    drop(stdin);
+    let mut line = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().expect("it was piped"));
+    stdout.read_line(&mut line).map_err(system("listening to the attach process"))?;
+    match serde_json::from_str(&line) {
+        Ok(Report::Ready(attachment)) => Ok(*attachment),
+        Ok(Report::Failed { message, remedy, class }) => Err(CliError::Reported { message, remedy, class }),
+        Err(_) => {
+            let status = child.wait().map_err(system("waiting for the attach process"))?;
+            Err(CliError::Silent { status })
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What the process offers to others on this machine: the NBD socket, or the FUSE file and its loop device.
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use ironside_common::nvme::identify;
+use ironside_common::nvme::text;
+use tracing::{info, warn};
+
+use crate::attach::Attached;
+use crate::cli::attachment::{Attachment, Claim, MOUNT, Specification, Via};
+use crate::cli::error::CliError;
+use crate::export::fuse::{Fuse, Mount};
+use crate::export::loop_device::LoopDevice;
+use crate::export::nbd::{Listener, Parameters, Server};
+use crate::export::usage::{self, Use};
+use crate::host::{Controller, Namespace};
+use crate::volume::Geometry;
+
+/// The way to be taken, and why in words for people.
+pub(super) fn decide(wanted: Via) -> (Via, String) {
+    let root = nix::unistd::geteuid().is_root();
+    let missing = ["/dev/fuse", "/dev/loop-control"].into_iter().find(|path| !Path::new(path).exists());
+    match (wanted, root, missing) {
+        (Via::Nbd, ..) => (Via::Nbd, "NBD, as asked".into()),
+        (Via::Fuse, true, None) => (Via::Fuse, "FUSE and the loop driver, as asked".into()),
+        (Via::Fuse, ..) => (
+            Via::Fuse,
+            "FUSE, as asked: a file only, since a block device takes root and the loop driver".into(),
+        ),
+        (Via::Auto, true, None) => {
+            (Via::Fuse, "FUSE and the loop driver: the best here, since it makes a block device".into())
+        }
+        (Via::Auto, true, Some(missing)) => {
+            (Via::Nbd, format!("NBD: the best here, since a block device takes {missing}, which is missing"))
+        }
+        (Via::Auto, false, _) => (Via::Nbd, "NBD: the best here, since a block device takes root".into()),
+    }
+}
+
+/// What is offered.
+pub(super) enum Offer {
+    Nbd { socket: PathBuf, clients: Arc<AtomicUsize> },
+    Fuse { mount: Mount, path: PathBuf, device: Option<LoopDevice>, size: u64 },
+}
+
+impl Offer {
+    /// Offers the namespace by way of the attachment's directory.
+    pub(super) fn make(
+        attached: &Attached,
+        directory: &Path,
+        specification: &Specification,
+        namespace: &Namespace,
+        via: Via,
+    ) -> Result<Self, CliError> {
+        let read_only = specification.read_only || namespace.geometry.read_only;
+        let geometry = Geometry { read_only, ..namespace.geometry };
+        let nsid = namespace.nsid;
+        if via == Via::Fuse {
+            return Self::fuse(attached, &directory.join(MOUNT), nsid, geometry);
+        }
+        let description = format!("{} namespace {nsid}", specification.nqn);
+        let parameters = Parameters::new(nsid.to_string(), description, geometry);
+        Self::nbd(attached, &directory.join("nbd.sock"), nsid, parameters)
+    }
+
+    fn nbd(attached: &Attached, path: &Path, nsid: u32, parameters: Parameters) -> Result<Self, CliError> {
+        let failed = |source| CliError::Nbd { path: path.to_owned(), source };
+        let listener = Listener::bind(path).map_err(failed)?;
+        let clients = listener.clients();
+        attached.export(nsid, Box::new(move |_| Ok(Box::new(Server::new(listener, parameters)))))?;
+        Ok(Self::Nbd { socket: path.to_owned(), clients })
+    }
+
+    fn fuse(attached: &Attached, path: &Path, nsid: u32, geometry: Geometry) -> Result<Self, CliError> {
+        let failed = |source| CliError::Mount { path: path.to_owned(), source };
+        DirBuilder::new().mode(0o700).create(path).map_err(failed)?;
+        let (mount, parts) = Mount::new(path, geometry).map_err(failed)?;
+        attached.export(nsid, Box::new(move |site| Ok(Box::new(Fuse::new(parts, site.memory)))))?;
+        let (path, size) = (path.to_owned(), geometry.size);
+        let mut offer = Self::Fuse { mount, path, device: None, size };
+        if nix::unistd::geteuid().is_root() && Path::new("/dev/loop-control").exists() {
+            match LoopDevice::attach(&offer.device(), geometry.block_size, geometry.read_only) {
+                Ok(made) => offer.set_device(made),
+                Err(error) => {
+                    // Or the mount would stay behind.
+                    attached.fail_fast();
+                    offer.withdraw();
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(offer)
+    }
+
+    fn set_device(&mut self, made: LoopDevice) {
+        if let Self::Fuse { device, .. } = self {
+            *device = Some(made);
+        }
+    }
+
+    /// What others open.
+    pub(super) fn device(&self) -> PathBuf {
+        match self {
+            Self::Nbd { socket, .. } => socket.clone(),
+            Self::Fuse { device: Some(device), .. } => device.path().to_owned(),
+            Self::Fuse { mount, device: None, .. } => mount.file(),
+        }
+    }
+
+    pub(super) fn uses(&self) -> Vec<Use> {
+        match self {
+            Self::Nbd { clients, .. } => match clients.load(Ordering::Relaxed) {
+                0 => Vec::new(),
+                clients => vec![Use::NbdClients(clients)],
+            },
+            Self::Fuse { .. } => usage::of(&self.device()),
+        }
+    }
+
+    /// Writes down what is offered.
+    pub(super) fn attachment(
+        &self,
+        claim: &Claim,
+        specification: &Specification,
+        controller: &Controller,
+        namespace: &Namespace,
+        reason: String,
+    ) -> Attachment {
+        let controller: &identify::Controller = zerocopy::transmute_ref!(&*controller.identify);
+        let wire: &identify::Namespace = zerocopy::transmute_ref!(&*namespace.identify);
+        let Geometry { size, block_size, read_only, .. } = namespace.geometry;
+        let (via, mount, loop_device, nbd_socket) = match self {
+            Self::Nbd { socket, .. } => (Via::Nbd, None, None, Some(socket.clone())),
+            Self::Fuse { path, device, .. } => {
+                let device = device.as_ref().map(|device| device.path().to_owned());
+                (Via::Fuse, Some(path.clone()), device, None)
+            }
+        };
+        Attachment {
+            name: claim.name.clone(),
+            pid: std::process::id(),
+            address: specification.address,
+            nqn: specification.nqn,
+            host_nqn: specification.host_nqn,
+            host_id: specification.host_id,
+            crc: specification.crc,
+            nsid: namespace.nsid,
+            via,
+            reason,
+            device: self.device(),
+            read_only: read_only || specification.read_only,
+            mount,
+            loop_device,
+            nbd_socket,
+            size,
+            block_size,
+            used: wire.nuse.get().saturating_mul(block_size.into()),
+            serial: text::read(&controller.serial),
+            model: text::read(&controller.model),
+            firmware: text::read(&controller.firmware),
+        }
+    }
+
+    /// The volume may have another size now: a loop device has to be told.
+    pub(super) fn follow(&mut self, now: u64) {
+        let Self::Fuse { device: Some(device), size, mount, .. } = self else { return };
+        if *size == now {
+            return;
+        }
+        *size = now;
+        // The kernel asks for the file's size again, and only then sees the new one.
+        let resized = fs::metadata(mount.file()).map(|_| device.resized());
+        match resized {
+            Ok(Ok(())) => info!("{} has {now} bytes now", device.path().display()),
+            other => warn!("{} keeps its old size: {other:?}", device.path().display()),
+        }
+    }
+
+    /// Has what the kernel still holds back written, unless that takes too long.
+    pub(super) fn sync(&self, patience: Duration) {
+        if let Self::Fuse { device: Some(device), .. } = self {
+            let path = device.path().to_owned();
+            let (done, synced) = mpsc::channel();
+            thread::spawn(move || {
+                // It is of no more use to whom there is nobody left to tell.
+                let _ = done.send(File::open(&path).and_then(|file| file.sync_all()));
+            });
+            match synced.recv_timeout(patience) {
+                Ok(Ok(())) => {}
+                other => warn!("not everything was written: {other:?}"),
+            }
+        }
+    }
+
+    /// Takes everything away. What cannot be is said in the log: the process ends all the same, and with it
+    /// what it serves.
+    pub(super) fn withdraw(self) {
+        let Self::Fuse { mount, path, device, .. } = self else { return };
+        if let Some(device) = device
+            && let Err(error) = device.detach()
+        {
+            warn!("the loop device stays: {error}");
+        }
+        let gone: io::Result<()> = mount.unmount().and_then(|()| fs::remove_dir(&path));
+        if let Err(error) = gone {
+            warn!("the mount stays: {error}");
+        }
+    }
+}

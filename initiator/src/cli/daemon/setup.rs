@@ -1,0 +1,61 @@
+//! What a process in the background does to itself before anything else.
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{dup2_stderr, dup2_stdout, setsid};
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::configure_io_flusher_behavior;
+use tracing::{debug, info};
+use tracing_subscriber::EnvFilter;
+
+/// Makes a session of its own, so that no terminal takes the process with it.
+pub(super) fn leave_the_terminal() {
+    // It can only fail when there is one already.
+    let _ = setsid();
+}
+
+/// Everything the process has to say from now on goes to this file.
+pub(super) fn log_to(path: &Path) -> io::Result<()> {
+    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    dup2_stderr(&log)?;
+    let filter = EnvFilter::try_from_env("IRONSIDE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    // A second one only comes up in tests.
+    let _ =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).try_init();
+    Ok(())
+}
+
+/// Lets go of whoever waits for our output.
+pub(super) fn close_stdout() -> io::Result<()> {
+    let null = OpenOptions::new().write(true).open("/dev/null")?;
+    Ok(dup2_stdout(&null)?)
+}
+
+/// The signals which tell the process to end, to be read from a descriptor by it alone. Called before there
+/// are other threads, which inherit that they do not get them.
+pub(super) fn signals() -> io::Result<SignalFd> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block()?;
+    Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?)
+}
+
+/// The kernel may want memory, and to get it wants to write to a device which this very process serves: so it
+/// must not have to wait for memory itself. Called before there are other threads, which inherit the first
+/// half.
+pub(super) fn protect_memory() {
+    if let Err(error) = configure_io_flusher_behavior(true) {
+        info!("not treated as an I/O flusher, which takes CAP_SYS_RESOURCE: {error}");
+    }
+    // As pages come into use: the buffers are far larger than what is ever touched of them.
+    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    if let Err(error) = mlockall(flags) {
+        debug!("memory is not locked, which takes CAP_IPC_LOCK: {error}");
+    }
+}

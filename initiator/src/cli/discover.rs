@@ -1,0 +1,102 @@
+//! `ironside discover`: the discovery log page of a target, laid out as nvme-cli does.
+use clap::Args;
+use ironside_common::nvme::Nqn;
+use ironside_common::nvme::discovery::{Entry, RdmaAttributes, TransportRequirements, TransportType};
+use serde_json::{Map, Value, json};
+
+use super::arguments::{Format, Output, Target};
+use super::error::CliError;
+use super::table;
+use crate::attach::{self, AttachOptions};
+
+/// Show which subsystems a target offers
+#[derive(Args, Debug)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let options = arguments.target.options(Nqn::discovery())?;
+    let address = options.address;
+    let options = AttachOptions { crc: arguments.target.crc.is_wanted(), ..AttachOptions::new(options) };
+    let found = attach::discover(options).map_err(|source| CliError::Attach { address, source })?;
+    match arguments.output.output_format {
+        Format::Normal => {
+            println!("\nDiscovery Log Number of Records {}", found.len());
+            for (index, entry) in found.iter().enumerate() {
+                println!("=====Discovery Log Entry {index}======");
+                fields(entry)
+                    .iter()
+                    .for_each(|(name, value)| println!("{:<9}{}", format!("{name}:"), text(value)));
+            }
+        }
+        Format::Json => {
+            let records: Vec<_> = found
+                .iter()
+                .map(|entry| fields(entry).into_iter().map(|(name, value)| (name.to_owned(), value)))
+                .map(|fields| Value::Object(fields.collect::<Map<_, _>>()))
+                .collect();
+            table::print_json(&json!({ "records": records }));
+        }
+    }
+    Ok(())
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// An entry in nvme-cli's words and order.
+fn fields(entry: &Entry) -> Vec<(&'static str, Value)> {
+    let mut fields = vec![
+        ("trtype", entry.transport_type().to_string().into()),
+        ("adrfam", entry.address_family().to_string().into()),
+        ("subtype", entry.subsystem_type().to_string().into()),
+        ("treq", requirements(entry.transport_requirements).into()),
+        ("portid", entry.port_id.get().into()),
+        ("trsvcid", entry.service().into()),
+        ("subnqn", entry.subnqn().into()),
+        ("traddr", entry.address().into()),
+        ("eflags", flags(entry.flags.get()).into()),
+    ];
+    if entry.transport_type() == TransportType::RDMA {
+        fields.extend([
+            ("rdma_prtype", provider(entry.tsas.provider).into()),
+            ("rdma_qptype", (if entry.tsas.qp_type == 1 { "connected" } else { "unrecognized" }).into()),
+            ("rdma_cms", (if entry.tsas.cm_service == 1 { "rdma-cm" } else { "unrecognized" }).into()),
+            ("rdma_pkey", format!("{:#06x}", entry.tsas.pkey.get()).into()),
+        ]);
+    }
+    fields
+}
+
+fn requirements(treq: u8) -> String {
+    let channel = match treq & 3 {
+        0 => "not specified",
+        1 => "required",
+        2 => "not required",
+        _ => "reserved",
+    };
+    let optional = treq & TransportRequirements::FLOW_CONTROL_OPTIONAL.0 != 0;
+    format!("{channel}{}", if optional { ", sq flow control disable supported" } else { "" })
+}
+
+fn flags(eflags: u16) -> String {
+    let names = [(1 << 0, "duplicate discovery information"), (1 << 1, "explicit discovery connections")];
+    let set: Vec<_> = names.into_iter().filter(|(bit, _)| eflags & bit != 0).map(|(_, name)| name).collect();
+    if set.is_empty() { "none".into() } else { set.join(", ") }
+}
+
+fn provider(prtype: u8) -> &'static str {
+    match prtype {
+        RdmaAttributes::PROVIDER_UNSPECIFIED => "not specified",
+        2 => "infiniband",
+        3 => "roce",
+        4 => "roce-v2",
+        RdmaAttributes::PROVIDER_IWARP => "iwarp",
+        _ => "unrecognized",
+    }
+}

@@ -1,0 +1,101 @@
+//! A short visit to a controller: connect, ask what it is, leave.
+use clap::Args;
+use ironside_common::nvme::Nqn;
+
+use super::arguments::{Crc, Target, Transport};
+use super::attachment::{Attachment, Directory};
+use super::error::CliError;
+use crate::attach::{self, AttachOptions, Description};
+use crate::host::{HostOptions, Namespace};
+
+/// Whom to ask: something attached, or a controller by its address and name.
+#[derive(Args, Debug)]
+pub(super) struct Subject {
+    /// An attached device or its name
+    #[arg(value_name = "DEVICE", required_unless_present = "nqn")]
+    device: Option<String>,
+    /// The subsystem, if it is not attached
+    #[arg(short = 'n', long, value_name = "NQN", conflicts_with = "device", requires = "traddr")]
+    nqn: Option<Nqn>,
+    /// Transport
+    #[arg(short = 't', long, value_name = "TRTYPE", default_value = "rdma")]
+    transport: Transport,
+    /// Address of the target
+    #[arg(short = 'a', long, value_name = "ADDRESS")]
+    traddr: Option<String>,
+    /// Port of the target
+    #[arg(short = 's', long, value_name = "PORT", default_value_t = 4420)]
+    trsvcid: u16,
+    /// NQN of this host, instead of that in /etc/nvme/hostnqn
+    #[arg(short = 'q', long, value_name = "NQN")]
+    hostnqn: Option<Nqn>,
+    /// Identifier of this host, instead of that in /etc/nvme/hostid
+    #[arg(short = 'I', long, value_name = "UUID")]
+    hostid: Option<uuid::Uuid>,
+}
+
+/// Whom to ask, made out.
+pub(super) struct Asked {
+    pub(super) options: HostOptions,
+    pub(super) crc: Crc,
+    /// The namespace of the attached device.
+    pub(super) nsid: Option<u32>,
+}
+
+impl Asked {
+    fn attach_options(self) -> AttachOptions {
+        AttachOptions { crc: self.crc.is_wanted(), ..AttachOptions::new(self.options) }
+    }
+}
+
+impl Subject {
+    pub(super) fn resolve(&self) -> Result<Asked, CliError> {
+        match &self.device {
+            Some(device) => attached(device),
+            None => self.elsewhere(),
+        }
+    }
+
+    fn elsewhere(&self) -> Result<Asked, CliError> {
+        let target = Target {
+            transport: self.transport,
+            traddr: self.traddr.clone().unwrap_or_default(),
+            trsvcid: self.trsvcid,
+            hostnqn: self.hostnqn,
+            hostid: self.hostid,
+            crc: Crc::On,
+        };
+        let nqn = self.nqn.unwrap_or_else(Nqn::discovery);
+        Ok(Asked { options: target.options(nqn)?, crc: target.crc, nsid: None })
+    }
+}
+
+fn attached(word: &str) -> Result<Asked, CliError> {
+    let mut attachments = Directory::open()?.entries()?.into_iter().filter_map(|entry| entry.attachment);
+    let found = attachments.find(|attachment| attachment.is_called(word));
+    let attachment = found.ok_or_else(|| CliError::NoSuchAttachment(word.into()))?;
+    let Attachment { address, nqn, host_nqn, host_id, crc, nsid, .. } = attachment;
+    Ok(Asked { options: HostOptions::new(address, nqn, host_nqn, host_id), crc, nsid: Some(nsid) })
+}
+
+/// Asks the controller what it is.
+pub(super) fn inquire(asked: Asked) -> Result<Description, CliError> {
+    let address = asked.options.address;
+    attach::inquire(asked.attach_options()).map_err(|source| CliError::Attach { address, source })
+}
+
+/// The namespace meant: the one named, or the only one.
+pub(super) fn choose(found: &Description, nsid: Option<u32>) -> Result<&Namespace, CliError> {
+    let Description { namespaces, skipped, .. } = found;
+    let namespaces = &namespaces[..];
+    let found = || namespaces.iter().map(|namespace| namespace.nsid).collect();
+    match (nsid, namespaces) {
+        (Some(nsid), _) => {
+            let named = namespaces.iter().find(|namespace| namespace.nsid == nsid);
+            named.ok_or_else(|| CliError::NoSuchNamespace { nsid, found: found() })
+        }
+        (None, [only]) => Ok(only),
+        (None, []) => Err(CliError::NoNamespace { skipped: skipped.clone() }),
+        (None, _) => Err(CliError::WhichNamespace { found: found() }),
+    }
+}

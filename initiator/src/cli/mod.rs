@@ -1,0 +1,104 @@
+//! The command line `ironside`: one file a command, with nvme-cli's names and flags.
+mod arguments;
+pub mod attachment;
+mod completions;
+mod connect;
+mod daemon;
+mod disconnect;
+mod discover;
+mod error;
+mod id_ctrl;
+mod id_ns;
+mod identify;
+mod inquiry;
+mod list;
+mod man;
+mod table;
+
+use clap::{Parser, Subcommand};
+
+pub use error::{Class, CliError};
+
+/// Attach NVMe namespaces over RDMA as local block devices.
+///
+/// Works on any machine: where there is no RDMA adapter, software RDMA (iWARP over TCP) in user space takes
+/// its place. Commands and flags are named as in nvme-cli.
+#[derive(Debug, Parser)]
+#[command(name = "ironside", version, max_term_width = 100)]
+#[command(after_help = "Exit status: 0 done, 1 failed, 2 wrong usage, 3 the target cannot be reached, \
+                        4 the target refuses, 5 the device is in use, 6 the system lacks something, \
+                        7 there is no such attachment.")]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Discover(discover::Arguments),
+    #[command(visible_alias = "attach")]
+    Connect(connect::Arguments),
+    Disconnect(disconnect::Arguments),
+    List(list::Arguments),
+    IdCtrl(id_ctrl::Arguments),
+    IdNs(id_ns::Arguments),
+    Completions(completions::Arguments),
+    Man(man::Arguments),
+    /// The process behind an attachment. Started by connect, never by hand.
+    #[command(hide = true)]
+    AttachDaemon,
+}
+
+impl Cli {
+    /// Does what was asked.
+    ///
+    /// # Errors
+    /// What kept it from being done; [`CliError::class`] gives the exit status.
+    pub fn run(self) -> Result<(), CliError> {
+        match self.command {
+            Command::Discover(arguments) => discover::run(&arguments),
+            Command::Connect(arguments) => connect::run(&arguments),
+            Command::Disconnect(arguments) => disconnect::run(&arguments),
+            Command::List(arguments) => list::run(&arguments),
+            Command::IdCtrl(arguments) => id_ctrl::run(&arguments),
+            Command::IdNs(arguments) => id_ns::run(&arguments),
+            Command::Completions(arguments) => completions::run(&arguments),
+            Command::Man(arguments) => man::run(&arguments),
+            Command::AttachDaemon => daemon::run(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_makes_sense() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn nvme_cli_s_words_are_understood() {
+        let line = "ironside connect -t rdma -a 192.0.2.1 -s 4420 -n nqn.2026-11.org.example:a \
+                    -q nqn.2014-08.org.nvmexpress:uuid:6f9619ff-8b86-d011-b42d-00cf4fc964ff \
+                    -I 6f9619ff-8b86-d011-b42d-00cf4fc964ff -i 2 -Q 64 -k 5 -c 1 -l -1 -d -D -o json";
+        let words = line.split_whitespace();
+        assert!(Cli::try_parse_from(words.clone()).is_ok());
+        assert!(
+            Cli::try_parse_from(words.map(|word| if word == "connect" { "attach" } else { word })).is_ok()
+        );
+        for line in [
+            "ironside discover -t rdma -a 127.0.0.1 -s 4420 -o json",
+            "ironside disconnect -n nqn.2026-11.org.example:a",
+            "ironside disconnect -d /dev/loop0 --force",
+            "ironside list -o normal",
+            "ironside id-ctrl /dev/loop0 --output-format=json",
+            "ironside id-ns -a ::1 -n nqn.2026-11.org.example:a --namespace-id 1",
+        ] {
+            assert!(Cli::try_parse_from(line.split_whitespace()).is_ok(), "{line}");
+        }
+    }
+}
