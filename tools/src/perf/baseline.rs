@@ -1,0 +1,156 @@
+//! What a raw TCP connection over loopback does on this machine: the measure of everything above it.
+//!
+//! Both ends are threads, pinned where there are two cores, with non-blocking sockets that are never waited
+//! for. The ping-pong sends 64 bytes, a command, and gets a block back; the stream is as fast as it gets.
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ironside_common::reactor::pin_to_core;
+use serde::Serialize;
+
+const PING: usize = 64;
+/// Chunks the stream is tried with; the best counts.
+const CHUNKS: [usize; 5] = [16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20];
+
+/// The figures.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Baseline {
+    pub block_size: u64,
+    /// Round trips of 64 bytes out and a block back.
+    pub ping_pongs_per_second: f64,
+    pub stream_bytes_per_second: f64,
+    /// The chunk it was best with.
+    pub stream_chunk: usize,
+}
+
+impl Baseline {
+    pub(super) fn ping_pong_us(&self) -> f64 {
+        1e6 / self.ping_pongs_per_second
+    }
+}
+
+/// Measures both, `duration` for the ping-pong and as much for all chunks together.
+pub(super) fn measure(block_size: u64, duration: Duration) -> io::Result<Baseline> {
+    let block = usize::try_from(block_size).map_err(io::Error::other)?;
+    let ping_pongs_per_second = ping_pong(block, duration)?;
+    let (mut best, mut stream_chunk) = (0.0, 0);
+    for chunk in CHUNKS {
+        let rate = stream(chunk, duration / CHUNKS.len() as u32)?;
+        if rate > best {
+            (best, stream_chunk) = (rate, chunk);
+        }
+    }
+    Ok(Baseline { block_size, ping_pongs_per_second, stream_bytes_per_second: best, stream_chunk })
+}
+
+fn ping_pong(block: usize, duration: Duration) -> io::Result<f64> {
+    with_peer(
+        move |mut socket| {
+            let (mut ping, pong) = (vec![0; PING], vec![7; block]);
+            while read_all(&mut socket, &mut ping)? {
+                write_all(&mut socket, &pong)?;
+            }
+            Ok(())
+        },
+        |mut socket| {
+            let (ping, mut pong) = (vec![1; PING], vec![0; block]);
+            let began = Instant::now();
+            let mut count = 0_u32;
+            while began.elapsed() < duration {
+                write_all(&mut socket, &ping)?;
+                if !read_all(&mut socket, &mut pong)? {
+                    return Err(ErrorKind::UnexpectedEof.into());
+                }
+                count += 1;
+            }
+            Ok(f64::from(count) / began.elapsed().as_secs_f64())
+        },
+    )
+}
+
+/// Bytes a second.
+fn stream(chunk: usize, duration: Duration) -> io::Result<f64> {
+    with_peer(
+        move |mut socket| {
+            let bytes = vec![7; chunk];
+            // It ends when the other side has gone.
+            while write_all(&mut socket, &bytes).is_ok() {}
+            Ok(())
+        },
+        |mut socket| {
+            let mut buffer = vec![0; chunk];
+            let began = Instant::now();
+            let mut received = 0.0;
+            while began.elapsed() < duration {
+                match socket.read(&mut buffer) {
+                    Ok(count) => received += count as f64,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(received / began.elapsed().as_secs_f64())
+        },
+    )
+}
+
+/// Runs both ends of one connection, `here` on the first core, `there` on the second.
+fn with_peer<R: Send>(
+    there: impl FnOnce(TcpStream) -> io::Result<()> + Send,
+    here: impl FnOnce(TcpStream) -> io::Result<R> + Send,
+) -> io::Result<R> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    thread::scope(|scope| {
+        let peer = scope.spawn(move || {
+            pin(1);
+            there(prepare(listener.accept()?.0)?)
+        });
+        // On a thread of its own, so that nobody else is left pinned.
+        let result = scope.spawn(move || {
+            pin(0);
+            here(prepare(TcpStream::connect(address)?)?)
+        });
+        let result = result.join().expect("no panic in a loop of reads and writes")?;
+        peer.join().expect("no panic in a loop of reads and writes")?;
+        Ok(result)
+    })
+}
+
+fn pin(core: usize) {
+    if let Err(error) = pin_to_core(core) {
+        eprintln!("core {core} cannot be had ({error}); the baseline runs where it may");
+    }
+}
+
+fn prepare(socket: TcpStream) -> io::Result<TcpStream> {
+    socket.set_nodelay(true)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+fn write_all(socket: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match socket.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// False at the end of the stream.
+fn read_all(socket: &mut TcpStream, mut into: &mut [u8]) -> io::Result<bool> {
+    while !into.is_empty() {
+        match socket.read(into) {
+            Ok(0) => return Ok(false),
+            Ok(count) => into = &mut into[count..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}

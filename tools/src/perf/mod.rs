@@ -1,0 +1,204 @@
+//! `ironside-tools perf`: load on a volume, measured, and beside it what a raw TCP connection of this machine
+//! does, so that a figure means something.
+mod baseline;
+mod load;
+mod pattern;
+mod report;
+mod suite;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+use ironside_common::identity::host_identity;
+use ironside_common::nvme::Nqn;
+use ironside_initiator::attach::{AttachOptions, Attached};
+use ironside_initiator::host::HostOptions;
+
+use load::{Load, Order, Workload};
+use report::Report;
+
+/// How long after its end a run may take to hand over its figures.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// Puts load on a volume and measures it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PerfArgs {
+    /// Address of the target, a name or a number
+    #[arg(short = 'a', long, value_name = "ADDRESS", required_unless_present_any = ["suite", "baseline"])]
+    traddr: Option<String>,
+    /// Port of the target
+    #[arg(short = 's', long, default_value_t = 4420, value_name = "PORT")]
+    trsvcid: u16,
+    /// NQN of the subsystem
+    #[arg(short = 'n', long, required_unless_present_any = ["suite", "baseline"])]
+    nqn: Option<Nqn>,
+    /// The namespace; the first one if not given
+    #[arg(long)]
+    nsid: Option<u32>,
+    /// I/O queues
+    #[arg(short = 'i', long, default_value_t = 1, value_name = "N")]
+    nr_io_queues: u16,
+    /// Entries of each I/O queue
+    #[arg(short = 'Q', long, default_value_t = 256, value_name = "N")]
+    queue_size: u16,
+    /// Bytes of each request
+    #[arg(short, long, default_value = "4k", value_parser = parse_size)]
+    block_size: u64,
+    /// Requests outstanding at once
+    #[arg(short, long, default_value_t = 32)]
+    depth: u16,
+    /// Reads among the requests, in percent
+    #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(..=100))]
+    reads: u8,
+    #[arg(short, long, value_enum, default_value_t = Order::Random)]
+    order: Order,
+    /// Use only so many bytes from the start of the volume
+    #[arg(long, value_parser = parse_size)]
+    size: Option<u64>,
+    /// Write a pattern with a checksum in each block, and check it in each block read
+    #[arg(long)]
+    verify: bool,
+    /// How long to measure
+    #[arg(short = 't', long, default_value_t = 5.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// Protect the stream by CRC32C
+    #[arg(long, value_enum, default_value_t = OnOff::On)]
+    crc: OnOff,
+    /// Core to run on
+    #[arg(long)]
+    core: Option<usize>,
+    /// Also measure a raw TCP ping-pong and stream over loopback, and print the ratios; alone, just that
+    #[arg(long)]
+    baseline: bool,
+    /// Start a target of our own and measure the figures of docs/performance.md
+    #[arg(long)]
+    suite: bool,
+    #[arg(long = "output-format", visible_short_alias = 'f', value_enum, default_value_t = Format::Normal)]
+    output_format: Format,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum OnOff {
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Format {
+    Normal,
+    Json,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// When there is no target to measure, or what was read is not what was written.
+pub(crate) fn run(args: &PerfArgs) -> anyhow::Result<()> {
+    if args.suite {
+        return suite::run(args);
+    }
+    let mut reports = Vec::new();
+    if let Some(address) = &args.traddr {
+        let address = resolve(address, args.trsvcid)?;
+        let nqn = args.nqn.context("which subsystem? Say so by --nqn")?;
+        let attached = attach(args, address, nqn)?;
+        reports.push(measure(&attached, args)?);
+        attached.close();
+    }
+    let duration = Duration::from_secs_f64(args.seconds.min(5.0));
+    let baseline = args.baseline.then(|| baseline::measure(args.block_size, duration)).transpose()?;
+    report::print(&reports, baseline.as_ref(), args.output_format == Format::Json)?;
+    if reports.iter().any(|report| report.errors > 0) {
+        bail!("requests failed");
+    }
+    Ok(())
+}
+
+fn attach(args: &PerfArgs, address: SocketAddr, nqn: Nqn) -> anyhow::Result<Attached> {
+    let identity = host_identity()?;
+    let host = HostOptions {
+        nr_io_queues: args.nr_io_queues,
+        queue_size: args.queue_size,
+        ..HostOptions::new(address, nqn, identity.nqn, identity.id)
+    };
+    let options = AttachOptions { crc: args.crc == OnOff::On, core: args.core, ..AttachOptions::new(host) };
+    Attached::attach(options).with_context(|| format!("attaching {address}"))
+}
+
+/// Runs one workload to its end.
+fn measure(attached: &Attached, args: &PerfArgs) -> anyhow::Result<Report> {
+    let namespaces = &attached.description().namespaces;
+    let wanted = |nsid| namespaces.iter().find(|namespace| namespace.nsid == nsid);
+    let namespace = args.nsid.map_or(namespaces.first(), wanted).context("there is no such namespace")?;
+    let geometry = namespace.geometry;
+    let block = u64::from(geometry.block_size);
+    if args.block_size == 0 || !args.block_size.is_multiple_of(block) || args.block_size > 1 << 20 {
+        bail!("the block size must be whole blocks of {block} bytes, at most 1 MiB");
+    }
+    let size = args.size.unwrap_or(u64::MAX).min(geometry.size);
+    let places = size / args.block_size;
+    if args.depth == 0 || places < u64::from(args.depth) * 2 {
+        bail!("{size} bytes are too few for {} requests of {} bytes at once", args.depth, args.block_size);
+    }
+    if geometry.read_only && args.reads < 100 {
+        bail!("the volume is read-only");
+    }
+    let workload = Workload {
+        request_size: u32::try_from(args.block_size)?,
+        block_size: geometry.block_size,
+        places,
+        depth: args.depth,
+        reads_percent: args.reads,
+        order: args.order,
+        verify: args.verify,
+        duration: Duration::from_secs_f64(args.seconds),
+    };
+    let (sender, figures) = sync_channel(1);
+    let make = move |site: ironside_initiator::attach::Site<'_>| {
+        let load: Box<dyn ironside_initiator::attach::Export> = Box::new(Load::new(workload, &site, sender)?);
+        Ok(load)
+    };
+    attached.export(namespace.nsid, Box::new(make))?;
+    let figures = figures.recv_timeout(workload.duration + GRACE).context("the load did not end")?;
+    if let Some(mismatch) = &figures.mismatch {
+        bail!("what was read is not what was written: {mismatch}");
+    }
+    Ok(Report::new(&workload, args.crc == OnOff::On, args.nr_io_queues, &figures))
+}
+
+fn resolve(name: &str, port: u16) -> anyhow::Result<SocketAddr> {
+    let mut addresses = (name, port).to_socket_addrs().with_context(|| format!("looking up {name}"))?;
+    addresses.next().with_context(|| format!("{name} has no address"))
+}
+
+/// Bytes, with `k`, `m` or `g` for powers of 1024.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let lower = text.to_ascii_lowercase();
+    let lower = lower.trim_end_matches("ib").trim_end_matches('b');
+    let (digits, shift) = match lower.as_bytes().last() {
+        Some(b'k') => (&lower[..lower.len() - 1], 10),
+        Some(b'm') => (&lower[..lower.len() - 1], 20),
+        Some(b'g') => (&lower[..lower.len() - 1], 30),
+        _ => (lower, 0),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{text:?} is no number of bytes"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in
+            [("512", 512), ("4k", 4096), ("128KiB", 131_072), ("1G", 1 << 30), ("2MB", 2 << 20)]
+        {
+            assert_eq!(parse_size(text), Ok(bytes));
+        }
+        assert!(parse_size("").is_err() && parse_size("k").is_err() && parse_size("99999999999g").is_err());
+    }
+}
