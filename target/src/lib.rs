@@ -1,6 +1,10 @@
-//! The target.
+//! The target: controllers, queue pairs, backends, and the daemon around them.
+pub mod acceptor;
 pub mod backend;
 pub mod catalog;
 pub mod control;
 pub mod controller;
+pub mod poll_group;
 pub mod qpair;
+pub mod reactor;
+pub mod serve;

@@ -1,2 +1,82 @@
-//! The command line.
-fn main() {}
+//! The command line of the target daemon.
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Parser;
+use ironside_target::control::cli::{self, Cli, Command};
+use ironside_target::control::config::{Config, ConfigError};
+use ironside_target::serve::{self, ServeError};
+use tracing_subscriber::EnvFilter;
+
+/// The command line or the configuration is wrong.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_logging(cli.verbose);
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Config(error)) => {
+            eprint!("{error}");
+            ExitCode::from(USAGE)
+        }
+        Err(Failure::Serve(error)) => {
+            eprintln!("ironside-target: {}", chain(&error));
+            ExitCode::FAILURE
+        }
+        Err(Failure::Other(error)) => {
+            eprintln!("ironside-target: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+enum Failure {
+    Config(ConfigError),
+    Serve(ServeError),
+    Other(anyhow::Error),
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Serve(arguments) => {
+            let config = arguments.into_config().map_err(Failure::Config)?;
+            serve::serve(&config).map_err(Failure::Serve)
+        }
+        Command::Check { file } => {
+            Config::load(&file).map_err(Failure::Config)?;
+            println!("{}: good", file.display());
+            Ok(())
+        }
+        Command::Man { directory } => {
+            cli::write_manual(&directory).map_err(|error| Failure::Other(error.into()))
+        }
+        Command::Completions { shell } => {
+            cli::write_completions(shell, &mut std::io::stdout());
+            Ok(())
+        }
+    }
+}
+
+/// Logs go to standard error; `IRONSIDE_LOG` wins over `-v`.
+fn start_logging(verbose: u8) {
+    let default = match verbose {
+        0 => "warn,ironside_target=info",
+        1 => "info,ironside_target=debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_env("IRONSIDE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// An error and what caused it, on one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

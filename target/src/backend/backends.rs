@@ -86,6 +86,7 @@ impl Backends {
     pub fn add(&mut self, medium: &OpenMedium, ring: &mut Ring) -> io::Result<usize> {
         let backend = match medium.kind() {
             Opened::Ram(region) => Backend::Ram(Ram::new(Rc::clone(&self.memory), Arc::clone(region))),
+            Opened::Faulty => return Err(io::ErrorKind::Unsupported.into()),
             Opened::Null => Backend::Null(Null::new(Rc::clone(&self.memory))?),
             Opened::File(open) => Backend::File {
                 file: File::new(open.alignment, self.zeroes()?),

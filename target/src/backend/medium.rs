@@ -75,6 +75,7 @@ pub(super) enum Kind {
     File(OpenFile),
     Ram(Arc<Region>),
     Null,
+    Faulty,
 }
 
 impl OpenMedium {
@@ -117,6 +118,14 @@ impl OpenMedium {
         Self::anonymous(Kind::Null, size, block_size)
     }
 
+    /// A medium whose content the simulator keeps, in a [`super::Faulty`]; a real reactor has no such thing.
+    ///
+    /// # Errors
+    /// When the size is not a multiple of the block size.
+    pub fn faulty(size: u64, block_size: u32) -> Result<Self, OpenError> {
+        Self::anonymous(Kind::Faulty, size, block_size)
+    }
+
     fn anonymous(kind: Kind, size: u64, block_size: u32) -> Result<Self, OpenError> {
         check_block_size(block_size)?;
         if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
@@ -145,7 +154,7 @@ impl OpenMedium {
     /// Whether a write which has completed may still be lost with the power, unless flushed.
     #[must_use]
     pub fn volatile_cache(&self) -> bool {
-        matches!(self.0.kind, Kind::File(_))
+        matches!(self.0.kind, Kind::File(_) | Kind::Faulty)
     }
 
     /// Whether it gives the space of deallocated blocks back.
@@ -158,7 +167,7 @@ impl OpenMedium {
     pub fn identity(&self) -> Identity {
         match &self.0.kind {
             Kind::File(file) => file.identity,
-            Kind::Ram(_) | Kind::Null => Identity::Anonymous,
+            Kind::Ram(_) | Kind::Null | Kind::Faulty => Identity::Anonymous,
         }
     }
 

@@ -105,6 +105,7 @@ impl World {
         let address: SocketAddr = "192.0.2.1:4420".parse().unwrap();
         let (depth, reads) = (1 + prng.below(8) as u16, 1 + prng.below(3));
         let mut target = network.endpoint(address, Rc::clone(&memory), 0);
+        network.set_listening(address, true);
         let mut host = network.endpoint("192.0.2.2:1".parse().unwrap(), Rc::clone(&host_memory), reads);
         let host_parameters =
             ConnectParameters { receives: depth, receive_size: 16, send_queue: 1000, reads: 0 };

@@ -154,6 +154,28 @@ impl HostVerbs for SimProvider {
     }
 }
 
+/// The process is gone: its peers find their connections broken, and nobody listens.
+impl Drop for SimProvider {
+    fn drop(&mut self) {
+        let mut state = self.network.state.borrow_mut();
+        let state = &mut *state;
+        let endpoint = &mut state.endpoints[self.me];
+        endpoint.listening = false;
+        endpoint.dead = true;
+        endpoint.events.clear();
+        let qps: Vec<_> = endpoint.qps.drain().collect();
+        for (id, side) in qps {
+            state.break_connection(id);
+            let ends = &mut state.connections[id].ends;
+            ends[side].destroyed = true;
+            ends[side].pending.clear();
+            if ends.iter().all(|end| end.destroyed) {
+                state.connections.remove(id);
+            }
+        }
+    }
+}
+
 impl SimProvider {
     fn open_end(state: &mut State, id: usize, side: usize, parameters: ConnectParameters) {
         let peer_ird = state.endpoints[state.connections[id].ends[1 - side].endpoint].ird;
@@ -204,8 +226,7 @@ impl Connections for SimProvider {
         let id = state.connections.vacant_key();
         let handle = |key: usize| QpHandle(u16::try_from(key).expect("queue pairs are few"));
         let own = handle(state.endpoints[self.me].qps.insert((id, 0)));
-        let found = state.endpoints.iter().position(|endpoint| endpoint.address == to && endpoint.listening);
-        let Some(peer) = found else {
+        let Some(peer) = state.next_listener(to) else {
             let reason = RejectReason::Unreachable(format!("nobody listens at {to}"));
             state.refuse(self.me, own, reason);
             return own;
@@ -236,6 +257,8 @@ impl Connections for SimProvider {
             end.destroyed = true;
             let (endpoint, lkey) = (end.endpoint, end.receive_lkey.take());
             state.endpoints[endpoint].qps.remove(usize::from(qp.0));
+            // Nothing is said any more of a queue pair which is gone.
+            state.endpoints[endpoint].events.retain(|told| !told.is_about(qp));
             if let Some(lkey) = lkey {
                 drop(state.endpoints[endpoint].memory.unregister(lkey));
             }

@@ -21,6 +21,8 @@ pub struct Network {
 pub(super) struct State {
     pub(super) endpoints: Vec<Endpoint>,
     pub(super) connections: Slab<Connection>,
+    /// Connects so far, to take turns among the endpoints of one address.
+    connects: usize,
 }
 
 #[derive(Debug)]
@@ -31,6 +33,8 @@ pub(super) struct Endpoint {
     pub(super) ird: u32,
     /// Whether connects to it arrive.
     pub(super) listening: bool,
+    /// Whether its provider has been dropped.
+    pub(super) dead: bool,
     pub(super) events: VecDeque<Told>,
     /// Connection and side of each queue pair.
     pub(super) qps: Slab<(usize, usize)>,
@@ -41,6 +45,21 @@ pub(super) struct Endpoint {
 pub(super) struct Told {
     pub(super) event: Event,
     pub(super) bytes: Vec<u8>,
+}
+
+impl Told {
+    pub(super) fn is_about(&self, queue_pair: QpHandle) -> bool {
+        match &self.event {
+            Event::Received(received) => received.qp == queue_pair,
+            Event::Completed(wc) => wc.qp == queue_pair,
+            Event::Connection(event) => match &**event {
+                CmEvent::Request(request) => request.qp == queue_pair,
+                CmEvent::Established { qp, .. }
+                | CmEvent::Refused { qp, .. }
+                | CmEvent::Disconnected { qp, .. } => *qp == queue_pair,
+            },
+        }
+    }
 }
 
 impl From<Event> for Told {
@@ -64,25 +83,26 @@ impl Network {
         Self::default()
     }
 
-    /// A new endpoint, which reaches others by their address.
+    /// A new endpoint, which reaches others by their address. It does not listen until it is told to.
     pub fn endpoint(&self, address: SocketAddr, memory: Rc<Memory>, ird: u32) -> SimProvider {
         let mut state = self.state.borrow_mut();
         state.endpoints.push(Endpoint {
             address,
             memory,
             ird,
-            listening: true,
+            listening: false,
+            dead: false,
             events: VecDeque::new(),
             qps: Slab::new(),
         });
         SimProvider::new(self.clone(), state.endpoints.len() - 1)
     }
 
-    /// Whether connects to the endpoint at `address` succeed from now on.
+    /// Whether connects to the endpoints at `address` arrive from now on.
     pub fn set_listening(&self, address: SocketAddr, listening: bool) {
         for endpoint in &mut self.state.borrow_mut().endpoints {
             if endpoint.address == address {
-                endpoint.listening = listening;
+                endpoint.listening = listening && !endpoint.dead;
             }
         }
     }
@@ -305,6 +325,15 @@ impl State {
 
     pub(super) fn tell(&mut self, endpoint: usize, event: Event) {
         self.endpoints[endpoint].events.push_back(event.into());
+    }
+
+    /// Several endpoints may listen at one address, as the reactors of one target do: they take turns.
+    pub(super) fn next_listener(&mut self, address: SocketAddr) -> Option<usize> {
+        let listens = |endpoint: &Endpoint| endpoint.address == address && endpoint.listening;
+        let listening = self.endpoints.iter().enumerate().filter(|(_, endpoint)| listens(endpoint));
+        let listening: Vec<_> = listening.map(|(index, _)| index).collect();
+        self.connects += 1;
+        listening.get(self.connects.checked_rem(listening.len())?).copied()
     }
 
     pub(super) fn refuse(&mut self, endpoint: usize, qp: QpHandle, reason: RejectReason) {

@@ -43,6 +43,7 @@ fn pair() -> Pair {
     }
     let address: SocketAddr = "192.0.2.1:4420".parse().unwrap();
     let mut target = network.endpoint(address, Rc::clone(&target_memory), 4);
+    network.set_listening(address, true);
     let host_address = "192.0.2.2:1".parse().unwrap();
     let mut host = network.endpoint(host_address, Rc::clone(&host_memory), 4);
     let host_qp = host.connect(address, PARAMETERS, b"hello");

@@ -1,0 +1,325 @@
+//! From a connection to a queue of a controller: private data, Connect, and the admin commands after it.
+use std::sync::Arc;
+
+use ironside_common::nvme::fabrics::{Connect, ConnectData};
+use ironside_common::nvme::private_data::{Reject, RejectStatus, Reply, Request};
+use ironside_common::nvme::{Command, FabricsType, Status};
+use ironside_common::time::Time;
+use ironside_common::verbs::{CmRequest, ConnectParameters, Connections, QpHandle, TargetVerbs, Token};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::connection::{Connection, Joining, Membership};
+use super::{HostName, Join, Message, PollGroup, QueueName, Storage};
+use crate::controller::{Admission, Controller, Outcome, Refusal};
+use crate::qpair::{AdminJob, AdminReply, Qpair, Role};
+
+/// Entries of an admin queue: what hosts ask for, and what the discovery log offers.
+const ADMIN_DEPTH: u16 = 32;
+
+/// An admin queue's Connect whose host has other connections that are still draining somewhere.
+#[derive(Debug)]
+pub(super) struct HeldConnect {
+    pub(super) queue: QueueName,
+    token: Token,
+    connect: Connect,
+    data: Box<ConnectData>,
+    /// Reactors which have not answered yet.
+    pub(super) waiting: usize,
+}
+
+impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
+    /// A host asks for a connection: its private data says which queue it is to be.
+    pub(super) fn on_request(&mut self, now: Time, request: CmRequest) {
+        let asked = match self.check_request(&request) {
+            Ok(asked) => asked,
+            Err(status) => {
+                tracing::info!(peer = %request.peer, %status, "connection rejected");
+                return self.verbs.reject(request, Reject::new(status).as_bytes());
+            }
+        };
+        let entries = u16::try_from(asked.commands()).expect("checked against a u16");
+        let reads = request.reads.min(self.settings.reads);
+        let parameters = ConnectParameters {
+            receives: entries,
+            receive_size: Command::SIZE as u32 + self.settings.in_capsule,
+            // A fetch, then data and response, for every command at once.
+            send_queue: 2 * u32::from(entries) + reads,
+            reads,
+        };
+        let (qp, peer, local) = (request.qp, request.peer, request.local);
+        self.verbs.accept(request, parameters, Reply::new(entries).as_bytes());
+        let generation = self.next_generation;
+        self.next_generation = generation.wrapping_add(1);
+        let connection = Connection {
+            qpair: Qpair::new(&self.verbs, qp, entries),
+            generation,
+            peer,
+            local,
+            entries,
+            accepted: now,
+            membership: None,
+            subnqn: None,
+            joining: None,
+            disconnecting: false,
+            disconnected: false,
+            activity: Arc::default(),
+        };
+        let index = usize::from(qp.0);
+        if self.connections.len() <= index {
+            self.connections.resize_with(index + 1, || None);
+        }
+        assert!(self.connections[index].is_none(), "a handle was reused before it was free");
+        self.connections[index] = Some(connection);
+        self.next_check = self.next_check.min(now + super::CONNECT_DEADLINE);
+    }
+
+    fn check_request(&self, request: &CmRequest) -> Result<Request, RejectStatus> {
+        let asked = Request::parse(&request.private_data)?;
+        let most = if asked.qid.get() == 0 {
+            self.settings.queue_depth.max(ADMIN_DEPTH)
+        } else {
+            self.settings.queue_depth
+        };
+        if asked.commands() > most.into() {
+            return Err(RejectStatus::INVALID_HSQSIZE);
+        }
+        if asked.hrqsize.get() == 0 {
+            return Err(RejectStatus::INVALID_HRQSIZE);
+        }
+        if request.reads == 0 {
+            return Err(RejectStatus::INVALID_IRD);
+        }
+        if self.draining.is_some() {
+            return Err(RejectStatus::NO_RESOURCES);
+        }
+        Ok(asked)
+    }
+
+    /// A queue pair received an admin or Fabrics command.
+    pub(super) fn on_admin(&mut self, now: Time, job: AdminJob) {
+        let qp = QpHandle(job.token.qpair);
+        let Some(connection) = self.connection(qp) else { return };
+        let connect = job.command.fabrics_type() == Some(FabricsType::CONNECT);
+        match (&connection.membership, connect) {
+            (None, true) if connection.joining.is_none() => self.on_connect(now, qp, &job),
+            (Some(membership), false) if membership.qid == 0 => {
+                let cntlid = membership.cntlid;
+                self.on_controller_command(now, cntlid, &job);
+            }
+            _ => self.answer(now, job.token, refused(Status::COMMAND_SEQUENCE)),
+        }
+    }
+
+    fn on_connect(&mut self, now: Time, qp: QpHandle, job: &AdminJob) {
+        let connect = Connect::parse(&job.command);
+        let mut bytes = [0; ConnectData::SIZE as usize];
+        let Some(sge) = job.data.filter(|sge| sge.length == ConnectData::SIZE) else {
+            return self.answer(now, job.token, refused(Status::DATA_SGL_LENGTH_INVALID));
+        };
+        self.memory.read(sge, &mut bytes);
+        let data = ConnectData::read_from_bytes(&bytes).expect("as many bytes as it has");
+        let entries = self.connection(qp).map_or(0, |connection| connection.entries);
+        if connect.sqsize >= entries {
+            return self.answer(now, job.token, Refusal::parameter_in_command(44).into());
+        }
+        if connect.qid == 0 {
+            self.hold_connect(qp, job.token, connect, data);
+        } else {
+            self.ask_to_join(now, qp, job.token, connect, data);
+        }
+    }
+
+    /// A host's new Connect is held until the writes of its old queues have drained, on every reactor: a
+    /// write which the host has given up must not land after the one that replaced it.
+    fn hold_connect(&mut self, qp: QpHandle, token: Token, connect: Connect, data: ConnectData) {
+        let generation = self.connection(qp).map_or(0, |connection| connection.generation);
+        let asking = self.name(qp, generation);
+        for reactor in 0..self.settings.reactors {
+            self.send(reactor, Message::Quiesce { host: HostName::of(&data), asking });
+        }
+        let waiting = self.settings.reactors;
+        self.held.push(HeldConnect { queue: asking, token, connect, data: Box::new(data), waiting });
+    }
+
+    pub(super) fn on_quiesced(&mut self, now: Time, asking: QueueName) {
+        let Some(index) = self.held.iter().position(|held| held.queue == asking) else { return };
+        self.held[index].waiting -= 1;
+        if self.held[index].waiting == 0 {
+            let held = self.held.swap_remove(index);
+            if self.named(held.queue).is_some() {
+                self.connect_admin(now, held);
+            }
+        }
+    }
+
+    fn connect_admin(&mut self, now: Time, held: HeldConnect) {
+        let HeldConnect { queue, token, connect, data, .. } = held;
+        let Some(connection) = self.connection(queue.qp) else { return };
+        if connection.qpair.fault().is_some() {
+            return self.answer(now, token, refused(Status::INTERNAL));
+        }
+        let local = connection.local;
+        let Some(cntlid) = self.controllers.vacant() else {
+            return self.answer(now, token, refused(Status::CONNECT_CONTROLLER_BUSY));
+        };
+        let admission = Admission {
+            cntlid,
+            local,
+            queue_depth: self.settings.queue_depth,
+            in_capsule: self.settings.in_capsule,
+            io_queues_max: self.settings.io_queues,
+        };
+        match Controller::connect(now, &self.catalog, &admission, &connect, &data) {
+            Ok(machine) => {
+                let peer = self.connection(queue.qp).map(|connection| connection.peer);
+                tracing::info!(?peer, cntlid, host = %machine.host_nqn(), "controller connected");
+                self.controllers.insert(cntlid, machine, queue.qp);
+                self.next_check = now;
+                let membership = Membership { cntlid, qid: 0, host: HostName::of(&data) };
+                self.become_member(now, queue.qp, token, membership, Role::Admin, &connect);
+            }
+            Err(refusal) => self.refuse(now, queue.qp, token, refusal),
+        }
+    }
+
+    fn become_member(
+        &mut self,
+        now: Time,
+        qp: QpHandle,
+        token: Token,
+        membership: Membership,
+        role: Role,
+        connect: &Connect,
+    ) {
+        let (cntlid, qid) = (membership.cntlid, membership.qid);
+        let Some(connection) = self.connection(qp) else { return };
+        connection.membership = Some(membership);
+        let flow_control = (!connect.disable_sq_flow_control).then_some(connect.sqsize.saturating_add(1));
+        connection.qpair.connected(role, qid, flow_control);
+        let reply = AdminReply { status: Status::SUCCESS, result: cntlid.into(), length: 0 };
+        self.answer(now, token, reply);
+    }
+
+    fn refuse(&mut self, now: Time, qp: QpHandle, token: Token, refusal: Refusal) {
+        let peer = self.connection(qp).map(|connection| connection.peer);
+        tracing::info!(?peer, %refusal, "connect refused");
+        self.answer(now, token, refusal.into());
+    }
+
+    fn ask_to_join(&mut self, now: Time, qp: QpHandle, token: Token, connect: Connect, data: ConnectData) {
+        let cntlid = data.cntlid.get();
+        let Some(home) = self.controllers.home(cntlid) else {
+            return self.refuse(now, qp, token, Refusal::parameter_in_data(16));
+        };
+        let reactor = self.settings.reactor;
+        let Some(connection) = self.connection(qp) else { return };
+        let queue = QueueName { reactor, qp, generation: connection.generation };
+        let activity = Arc::clone(&connection.activity);
+        let membership = Membership { cntlid, qid: connect.qid, host: HostName::of(&data) };
+        connection.joining =
+            Some(Joining { token, membership, connect: connect.clone(), subnqn: data.subnqn });
+        self.send(home, Message::Join(Box::new(Join { queue, connect, data, activity })));
+    }
+
+    /// A queue of whichever reactor wants to join a controller of ours.
+    pub(super) fn on_join(&mut self, now: Time, join: Join) {
+        let Join { queue, connect, data, activity } = join;
+        let cntlid = data.cntlid.get();
+        let result = match self.controllers.get(cntlid) {
+            Some(entry) => entry.machine.join_queue(now, &connect, &data),
+            None => Err(Refusal::parameter_in_data(16)),
+        };
+        if result.is_ok() {
+            self.controllers.joined(cntlid, connect.qid, queue, activity);
+        }
+        self.send(queue.reactor, Message::Joined { queue, result });
+    }
+
+    /// The controller's reactor has decided about a queue of ours.
+    pub(super) fn on_joined(&mut self, now: Time, queue: QueueName, result: Result<(), Refusal>) {
+        let Some(connection) = self.named(queue) else { return };
+        let Some(joining) = connection.joining.take() else { return };
+        connection.subnqn = Some(joining.subnqn);
+        match result {
+            Ok(()) => match self.view_of(&joining.subnqn) {
+                Some(view) => {
+                    let role = Role::Io(view);
+                    self.become_member(
+                        now,
+                        queue.qp,
+                        joining.token,
+                        joining.membership,
+                        role,
+                        &joining.connect,
+                    );
+                }
+                None => self.refuse(now, queue.qp, joining.token, Refusal::parameter_in_data(256)),
+            },
+            Err(refusal) => self.refuse(now, queue.qp, joining.token, refusal),
+        }
+    }
+
+    fn on_controller_command(&mut self, now: Time, cntlid: u16, job: &AdminJob) {
+        let AdminJob { token, command, data } = job;
+        let from_host = command.is_from_host();
+        let length = data.map_or(0, |sge| sge.length as usize);
+        self.scratch.clear();
+        self.scratch.resize(length, 0);
+        if let Some(sge) = data.filter(|_| from_host) {
+            self.memory.read(sge, &mut self.scratch);
+        }
+        let Some(entry) = self.controllers.get(cntlid) else {
+            return self.answer(now, *token, refused(Status::INTERNAL));
+        };
+        let (input, output): (&[u8], &mut [u8]) =
+            if from_host { (&self.scratch, &mut []) } else { (&[], &mut self.scratch) };
+        match entry.machine.handle_command(now, command, input, output) {
+            Outcome::Complete { status, result, length } => {
+                if let Some(sge) = data.filter(|_| !from_host && length > 0) {
+                    self.memory.write(sge, &self.scratch[..length as usize]);
+                }
+                self.answer(now, *token, AdminReply { status, result, length });
+            }
+            Outcome::Hold => {
+                entry.events.push_back(*token);
+                if let Some(connection) = self.connection(QpHandle(token.qpair)) {
+                    connection.qpair.hold(*token);
+                }
+            }
+            Outcome::Abort { sqid, cid } => {
+                let aborted = self.abort(now, cntlid, sqid, cid);
+                let result = u64::from(!aborted);
+                self.answer(now, *token, AdminReply { status: Status::SUCCESS, result, length: 0 });
+            }
+        }
+        self.controller_events(now, cntlid);
+    }
+
+    /// True if the command was found before it reached the medium. A queue of another reactor is not asked.
+    fn abort(&mut self, now: Time, cntlid: u16, sqid: u16, cid: u16) -> bool {
+        let reactor = self.settings.reactor;
+        let Some(entry) = self.controllers.get(cntlid) else { return false };
+        let queues = entry.queues.iter().filter(|queue| queue.name.reactor == reactor);
+        let io = queues.filter(|queue| queue.qid == sqid).map(|queue| queue.name.qp).next();
+        let qp = if sqid == 0 { Some(entry.admin) } else { io };
+        let mut aborted = false;
+        if let Some(qp) = qp {
+            self.with_qpair(now, qp, |qpair, cx| aborted = qpair.abort(cx, cid));
+        }
+        aborted
+    }
+
+    pub(super) fn answer(&mut self, now: Time, token: Token, reply: AdminReply) {
+        self.with_qpair(now, QpHandle(token.qpair), |qpair, cx| qpair.on_admin_done(cx, token, reply));
+    }
+}
+
+fn refused(status: Status) -> AdminReply {
+    AdminReply { status, result: 0, length: 0 }
+}
+
+impl From<Refusal> for AdminReply {
+    fn from(refusal: Refusal) -> Self {
+        Self { status: refusal.status, result: refusal.result.into(), length: 0 }
+    }
+}

@@ -1,0 +1,60 @@
+//! What a poll group knows of one connection beside its queue pair.
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ironside_common::nvme::fabrics::Connect;
+use ironside_common::time::Time;
+use ironside_common::verbs::Token;
+
+use super::HostName;
+use crate::qpair::Qpair;
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) qpair: Qpair,
+    pub(super) generation: u32,
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+    /// Entries of the queue, as the host named them when it connected.
+    pub(super) entries: u16,
+    pub(super) accepted: Time,
+    /// The controller it belongs to, once its Connect succeeded.
+    pub(super) membership: Option<Membership>,
+    /// The subsystem of an I/O queue, as its Connect named it.
+    pub(super) subnqn: Option<[u8; 256]>,
+    /// The Connect which another reactor decides about.
+    pub(super) joining: Option<Joining>,
+    pub(super) disconnecting: bool,
+    pub(super) disconnected: bool,
+    pub(super) activity: Arc<AtomicU64>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Membership {
+    pub(super) cntlid: u16,
+    pub(super) qid: u16,
+    pub(super) host: HostName,
+}
+
+#[derive(Debug)]
+pub(super) struct Joining {
+    pub(super) token: Token,
+    pub(super) membership: Membership,
+    pub(super) connect: Connect,
+    pub(super) subnqn: [u8; 256],
+}
+
+impl Connection {
+    /// One store by the one thread that owns the queue.
+    pub(super) fn note_activity(&self) {
+        self.activity.store(self.qpair.commands(), Ordering::Relaxed);
+    }
+
+    /// A lost connection of this host may still change the medium.
+    pub(super) fn may_write_for(&self, host: &HostName) -> bool {
+        let membership = self.membership.as_ref();
+        let same = membership.is_some_and(|membership| membership.host == *host);
+        same && self.qpair.fault().is_some() && !self.qpair.is_drained()
+    }
+}

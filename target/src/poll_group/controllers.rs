@@ -1,0 +1,121 @@
+//! The controllers of one reactor, and which queues each has, here and elsewhere.
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ironside_common::nvme::fabrics::CNTLID_MAX;
+use ironside_common::verbs::{QpHandle, Token};
+
+use super::QueueName;
+use crate::controller::Controller;
+
+/// One controller and what belongs to it.
+pub(super) struct Entry {
+    pub(super) machine: Controller,
+    pub(super) admin: QpHandle,
+    pub(super) queues: Vec<IoQueue>,
+    /// Asynchronous event requests, oldest first.
+    pub(super) events: VecDeque<Token>,
+    /// Commands on all queues when they were last counted.
+    seen: u64,
+}
+
+pub(super) struct IoQueue {
+    pub(super) qid: u16,
+    pub(super) name: QueueName,
+    activity: Arc<AtomicU64>,
+}
+
+impl Entry {
+    /// Whether any queue has seen a command since this was last asked.
+    pub(super) fn was_active(&mut self, admin: u64) -> bool {
+        let io: u64 = self.queues.iter().map(|queue| queue.activity.load(Ordering::Relaxed)).sum();
+        let seen = std::mem::replace(&mut self.seen, admin + io);
+        seen != self.seen
+    }
+}
+
+/// Controllers by identifier. Identifier `n` lives on reactor `(n - 1) % reactors`, and is not given out
+/// again soon: a host may still name the controller it had.
+pub(super) struct Controllers {
+    reactor: usize,
+    reactors: usize,
+    entries: Vec<Option<Entry>>,
+    next: usize,
+}
+
+impl Controllers {
+    pub(super) fn new(reactor: usize, reactors: usize) -> Self {
+        Self { reactor, reactors, entries: Vec::new(), next: 0 }
+    }
+
+    /// The reactor on which a controller of this identifier would live.
+    pub(super) fn home(&self, cntlid: u16) -> Option<usize> {
+        (1..=CNTLID_MAX).contains(&cntlid).then(|| usize::from(cntlid - 1) % self.reactors)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.entries.iter().flatten().count()
+    }
+
+    /// An identifier nobody has, or nothing if all are taken.
+    pub(super) fn vacant(&mut self) -> Option<u16> {
+        let most = (usize::from(CNTLID_MAX) - 1 - self.reactor) / self.reactors + 1;
+        let index = (0..most).map(|step| (self.next + step) % most).find(|&index| self.is_vacant(index))?;
+        self.next = (index + 1) % most;
+        u16::try_from(index * self.reactors + self.reactor + 1).ok()
+    }
+
+    fn is_vacant(&self, index: usize) -> bool {
+        self.entries.get(index).is_none_or(Option::is_none)
+    }
+
+    pub(super) fn insert(&mut self, cntlid: u16, machine: Controller, admin: QpHandle) {
+        let index = self.index(cntlid).expect("a vacant identifier is one of ours");
+        if self.entries.len() <= index {
+            self.entries.resize_with(index + 1, || None);
+        }
+        let entry = Entry { machine, admin, queues: Vec::new(), events: VecDeque::new(), seen: 0 };
+        let old = self.entries[index].replace(entry);
+        assert!(old.is_none(), "controller {cntlid} exists already");
+    }
+
+    pub(super) fn remove(&mut self, cntlid: u16) -> Option<Entry> {
+        let index = self.index(cntlid)?;
+        self.entries.get_mut(index)?.take()
+    }
+
+    pub(super) fn get(&mut self, cntlid: u16) -> Option<&mut Entry> {
+        let index = self.index(cntlid)?;
+        self.entries.get_mut(index)?.as_mut()
+    }
+
+    /// Identifiers of all controllers there are.
+    pub(super) fn ids(&self) -> Vec<u16> {
+        let present = self.entries.iter().enumerate().filter(|(_, entry)| entry.is_some());
+        present
+            .filter_map(|(index, _)| u16::try_from(index * self.reactors + self.reactor + 1).ok())
+            .collect()
+    }
+
+    pub(super) fn joined(&mut self, cntlid: u16, qid: u16, name: QueueName, activity: Arc<AtomicU64>) {
+        if let Some(entry) = self.get(cntlid) {
+            entry.queues.push(IoQueue { qid, name, activity });
+        }
+    }
+
+    /// An I/O queue is gone.
+    pub(super) fn left(&mut self, cntlid: u16, name: QueueName) {
+        if let Some(entry) = self.get(cntlid)
+            && let Some(index) = entry.queues.iter().position(|queue| queue.name == name)
+        {
+            let queue = entry.queues.swap_remove(index);
+            entry.machine.queue_left(queue.qid);
+        }
+    }
+
+    fn index(&self, cntlid: u16) -> Option<usize> {
+        let home = self.home(cntlid)? == self.reactor;
+        home.then(|| usize::from(cntlid - 1) / self.reactors)
+    }
+}

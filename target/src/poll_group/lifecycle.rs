@@ -1,0 +1,220 @@
+//! How connections and controllers end, what time does to them, and how a new configuration reaches them.
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ironside_common::nvme::io::Geometry;
+use ironside_common::time::Time;
+use ironside_common::verbs::{Connections, QpHandle, TargetVerbs};
+
+use super::{CONNECT_DEADLINE, DRAIN_DEADLINE, Message, PollGroup, Storage};
+use crate::catalog::Catalog;
+use crate::controller::{Event, TRANSFER_MAX};
+use crate::qpair::{AdminReply, Fault, Namespace};
+
+/// How often deadlines are looked at while anybody is connected.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
+    /// The provider says that a connection has ended.
+    pub(super) fn on_disconnected(&mut self, now: Time, qp: QpHandle, reason: &str) {
+        let Some(connection) = self.connection(qp) else { return };
+        connection.disconnected = true;
+        let orderly = connection.disconnecting;
+        tracing::info!(peer = %connection.peer, reason, orderly, "disconnected");
+        self.with_qpair(now, qp, |qpair, cx| qpair.fail(cx, Fault::Disconnected));
+    }
+
+    /// Ends a connection from our side.
+    pub(super) fn end(&mut self, now: Time, qp: QpHandle, fault: Fault) {
+        self.with_qpair(now, qp, |qpair, cx| qpair.fail(cx, fault));
+    }
+
+    /// What a queue pair's state asks for after something happened to it.
+    pub(super) fn settle(&mut self, now: Time, qp: QpHandle) {
+        let Some(connection) = self.connection(qp) else { return };
+        let Some(fault) = connection.qpair.fault() else { return };
+        let (disconnected, drained) = (connection.disconnected, connection.qpair.is_drained());
+        if !connection.disconnecting {
+            connection.disconnecting = true;
+            if !disconnected {
+                tracing::info!(peer = %connection.peer, %fault, "ending the connection");
+                self.verbs.disconnect(qp);
+            }
+            self.leave_controller(now, qp);
+        }
+        if disconnected && drained {
+            self.verbs.destroy(qp);
+            self.connections[usize::from(qp.0)] = None;
+        }
+    }
+
+    /// A queue is lost: an admin queue takes its controller along, an I/O queue is missed by its own.
+    fn leave_controller(&mut self, now: Time, qp: QpHandle) {
+        let Some(connection) = self.connection(qp) else { return };
+        let generation = connection.generation;
+        let joining = connection.joining.as_ref().map(|joining| joining.membership.clone());
+        let Some(membership) = connection.membership.clone().or(joining) else { return };
+        if membership.qid == 0 {
+            self.end_controller(now, membership.cntlid, "its admin queue is gone");
+        } else if let Some(home) = self.controllers.home(membership.cntlid) {
+            let queue = self.name(qp, generation);
+            self.send(home, Message::Left { cntlid: membership.cntlid, queue });
+        }
+    }
+
+    /// A controller ends, and all its queues with it.
+    pub(super) fn end_controller(&mut self, now: Time, cntlid: u16, why: &'static str) {
+        let Some(entry) = self.controllers.remove(cntlid) else { return };
+        tracing::info!(cntlid, why, host = %entry.machine.host_nqn(), "controller ends");
+        for queue in &entry.queues {
+            self.send(queue.name.reactor, Message::End { queue: queue.name, why });
+        }
+        if self.connection(entry.admin).is_some_and(|connection| connection.qpair.fault().is_none()) {
+            self.end(now, entry.admin, Fault::Ended(why));
+        }
+    }
+
+    /// What a controller has to say after it was called.
+    pub(super) fn controller_events(&mut self, now: Time, cntlid: u16) {
+        while let Some(event) = self.controllers.get(cntlid).and_then(|entry| entry.machine.poll_event()) {
+            match event {
+                Event::AsyncEvent { status, result } => {
+                    let held = self.controllers.get(cntlid).and_then(|entry| entry.events.pop_front());
+                    if let Some(token) = held {
+                        let reply = AdminReply { status, result: result.into(), length: 0 };
+                        self.answer(now, token, reply);
+                    }
+                }
+                Event::Disabled => self.end_io_queues(cntlid, "the controller was disabled"),
+                Event::Fatal { why } => self.end_controller(now, cntlid, why),
+            }
+        }
+    }
+
+    fn end_io_queues(&mut self, cntlid: u16, why: &'static str) {
+        let Some(entry) = self.controllers.get(cntlid) else { return };
+        let queues: Vec<_> = entry.queues.iter().map(|queue| queue.name).collect();
+        for queue in queues {
+            self.send(queue.reactor, Message::End { queue, why });
+        }
+    }
+
+    /// Connects that do not come, hosts that fall silent, drains that take too long.
+    pub(super) fn check_deadlines(&mut self, now: Time) -> bool {
+        self.next_check = now + CHECK_INTERVAL;
+        for cntlid in self.controllers.ids() {
+            self.check_controller(now, cntlid);
+        }
+        let mut busy = false;
+        for index in 0..self.connections.len() {
+            let Some(connection) = &self.connections[index] else { continue };
+            let qp = QpHandle(u16::try_from(index).expect("handles are numbered by a u16"));
+            let late = now.since(connection.accepted) >= CONNECT_DEADLINE;
+            if connection.qpair.fault().is_some() {
+                continue;
+            }
+            if connection.membership.is_none() && late {
+                busy = true;
+                self.end(now, qp, Fault::Ended("no Connect came within 5 seconds"));
+            } else if let Some(since) = self.draining {
+                let overdue = now.since(since) >= DRAIN_DEADLINE;
+                if connection.qpair.is_idle() || overdue {
+                    busy = true;
+                    self.end(now, qp, Fault::Ended("the target is stopping"));
+                }
+            }
+        }
+        busy
+    }
+
+    fn check_controller(&mut self, now: Time, cntlid: u16) {
+        let Some(admin) = self.controllers.get(cntlid).map(|entry| entry.admin) else { return };
+        let commands = self.connection(admin).map_or(0, |connection| connection.qpair.commands());
+        let Some(entry) = self.controllers.get(cntlid) else { return };
+        if entry.was_active(commands) {
+            entry.machine.note_activity(now);
+        }
+        if entry.machine.poll_timeout().is_some_and(|deadline| now >= deadline) {
+            entry.machine.handle_timeout(now);
+            self.controller_events(now, cntlid);
+        }
+    }
+
+    /// Answers other reactors once the lost connections of a host have drained here. Two turns pass first:
+    /// in them every socket is read, so that a connection which the host has closed is known to be lost.
+    pub(super) fn check_quiescing(&mut self) -> bool {
+        let (turns, connections) = (self.turns, &self.connections);
+        let mut ready = Vec::new();
+        self.quiescing.retain(|(host, asking, earliest)| {
+            let writes = connections.iter().flatten().any(|connection| connection.may_write_for(host));
+            let quiet = turns >= *earliest && !writes;
+            if quiet {
+                ready.push(*asking);
+            }
+            !quiet
+        });
+        let busy = !ready.is_empty() || self.quiescing.iter().any(|(.., earliest)| turns < *earliest);
+        for asking in ready {
+            self.send(asking.reactor, Message::Quiesced { asking });
+        }
+        busy
+    }
+
+    /// Nothing new starts; what is under way is finished; then everyone is disconnected.
+    pub(super) fn drain(&mut self, now: Time) {
+        if self.draining.is_none() {
+            self.draining = Some(now);
+            self.next_check = now;
+            for connection in self.connections.iter_mut().flatten() {
+                connection.qpair.stop();
+            }
+        }
+    }
+
+    /// A new version of the configuration, between two turns.
+    pub(super) fn on_catalog(&mut self, now: Time, catalog: Arc<Catalog>) {
+        self.catalog = catalog;
+        self.set_views();
+        for index in 0..self.connections.len() {
+            let Some(connection) = &self.connections[index] else { continue };
+            let Some(subnqn) = connection.subnqn else { continue };
+            if let Some(view) = self.view_of(&subnqn)
+                && let Some(connection) = &mut self.connections[index]
+            {
+                connection.qpair.set_namespaces(view);
+            }
+        }
+        for cntlid in self.controllers.ids() {
+            if let Some(entry) = self.controllers.get(cntlid) {
+                entry.machine.catalog_changed(&self.catalog);
+            }
+            self.controller_events(now, cntlid);
+        }
+    }
+
+    pub(super) fn set_views(&mut self) {
+        let storage = &mut self.desk.storage;
+        let view = |subsystem: &crate::catalog::Subsystem| -> Rc<[Namespace]> {
+            let namespaces = subsystem.namespaces().iter().map(|namespace| Namespace {
+                nsid: namespace.nsid,
+                medium: storage.backend_of(namespace),
+                geometry: Geometry {
+                    block_shift: namespace.block_shift,
+                    blocks: namespace.blocks,
+                    transfer_max: TRANSFER_MAX,
+                },
+                read_only: namespace.read_only,
+            });
+            namespaces.collect()
+        };
+        self.views = self.catalog.subsystems().iter().map(view).collect();
+    }
+
+    /// The namespaces of the subsystem named in a Connect.
+    pub(super) fn view_of(&self, subnqn: &[u8; 256]) -> Option<Rc<[Namespace]>> {
+        let index =
+            self.catalog.subsystems().iter().position(|subsystem| subsystem.nqn().to_field() == *subnqn)?;
+        Some(Rc::clone(&self.views[index]))
+    }
+}

@@ -1,0 +1,61 @@
+//! What reactors tell each other. Everything crosses by value; nothing is shared but counters.
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use ironside_common::nvme::fabrics::{Connect, ConnectData};
+use ironside_common::verbs::QpHandle;
+
+use crate::catalog::Catalog;
+use crate::controller::Refusal;
+
+/// One queue pair of one reactor. The generation tells it from an earlier one under the same handle.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct QueueName {
+    pub reactor: usize,
+    pub qp: QpHandle,
+    pub generation: u32,
+}
+
+/// Who connects: hosts are told apart by both names.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostName {
+    pub host_id: [u8; 16],
+    pub nqn: [u8; 256],
+}
+
+impl HostName {
+    pub fn of(data: &ConnectData) -> Self {
+        Self { host_id: data.host_id, nqn: data.hostnqn }
+    }
+}
+
+/// From one poll group to another, or from control to all.
+#[derive(Clone, Debug)]
+pub enum Message {
+    /// An I/O queue wants to join a controller of yours.
+    Join(Box<Join>),
+    /// Your answer to it.
+    Joined { queue: QueueName, result: Result<(), Refusal> },
+    /// An I/O queue of a controller of yours is gone.
+    Left { cntlid: u16, queue: QueueName },
+    /// The controller of your I/O queue ends it.
+    End { queue: QueueName, why: &'static str },
+    /// Tell me once no write of this host's lost connections is under way on your side.
+    Quiesce { host: HostName, asking: QueueName },
+    /// Your answer to it.
+    Quiesced { asking: QueueName },
+    /// A new version of the configuration.
+    Catalog(Arc<Catalog>),
+    /// Finish what is under way, then disconnect everyone.
+    Drain,
+}
+
+/// The Connect of an I/O queue, on its way to the reactor of its controller.
+#[derive(Clone, Debug)]
+pub struct Join {
+    pub queue: QueueName,
+    pub connect: Connect,
+    pub data: ConnectData,
+    /// Commands the queue has seen: the controller's sign of life.
+    pub activity: Arc<AtomicU64>,
+}

@@ -1,0 +1,283 @@
+//! All connections of one reactor, their controllers and backends: it takes what the provider and the
+//! backends report, lets queue pairs and controllers act on it, and says what other reactors have to know.
+//!
+//! A controller lives on the reactor of its admin queue, which its identifier names, so that any reactor
+//! finds the way to it without asking. Its I/O queues may be anywhere.
+mod connect;
+mod connection;
+mod controllers;
+mod lifecycle;
+mod message;
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ironside_common::memory::{Memory, Pool};
+use ironside_common::time::Time;
+use ironside_common::verbs::{CmEvent, Connections, Event, QpHandle, Sge, TargetVerbs, Token};
+
+use self::connection::Connection;
+use self::controllers::Controllers;
+pub use self::message::{HostName, Join, Message, QueueName};
+use crate::backend::{Done, Medium, Operation};
+use crate::catalog::Catalog;
+use crate::qpair::{AdminJob, Context, Fault, Namespace, Qpair, Services};
+
+/// How long a connection may go without a Connect, and a drain may take.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The backends of one reactor.
+pub trait Storage: Medium {
+    /// The number of a namespace's backend on this reactor.
+    fn backend_of(&mut self, namespace: &crate::catalog::Namespace) -> usize;
+}
+
+/// Which reactor this is, and what its queue pairs may cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    pub reactor: usize,
+    pub reactors: usize,
+    /// Most entries of an I/O queue.
+    pub queue_depth: u16,
+    /// Bytes of in-capsule data.
+    pub in_capsule: u32,
+    /// RDMA Reads outstanding on one connection at most.
+    pub reads: u32,
+    /// I/O queues a controller grants at most.
+    pub io_queues: u16,
+}
+
+/// Backends, and the admin commands which queue pairs hand out while they are called.
+#[derive(Debug)]
+struct Desk<B> {
+    storage: B,
+    jobs: VecDeque<AdminJob>,
+}
+
+impl<B: Storage> Medium for Desk<B> {
+    fn submit(&mut self, token: Token, namespace: usize, operation: Operation) {
+        self.storage.submit(token, namespace, operation);
+    }
+
+    fn in_place(&self, namespace: usize, offset: u64, length: u32) -> Option<Sge> {
+        self.storage.in_place(namespace, offset, length)
+    }
+
+    fn poll(&mut self) -> Option<Done> {
+        self.storage.poll()
+    }
+}
+
+impl<B: Storage> Services for Desk<B> {
+    fn admin(&mut self, job: AdminJob) {
+        self.jobs.push_back(job);
+    }
+}
+
+/// One reactor's share of the target, over provider `V` and backends `B`.
+pub struct PollGroup<V, B> {
+    settings: Settings,
+    verbs: V,
+    desk: Desk<B>,
+    pool: Rc<Pool>,
+    memory: Rc<Memory>,
+    catalog: Arc<Catalog>,
+    /// Namespaces of each subsystem, in the catalog's order.
+    views: Vec<Rc<[Namespace]>>,
+    connections: Vec<Option<Connection>>,
+    next_generation: u32,
+    controllers: Controllers,
+    /// Admin queue Connects which wait until old writes of the same host have drained.
+    held: Vec<connect::HeldConnect>,
+    /// Questions of other reactors about lost connections of a host.
+    quiescing: Vec<(HostName, QueueName, u64)>,
+    outbox: VecDeque<(usize, Message)>,
+    /// Where the round of those who wait for a buffer begins next time.
+    first_waiter: usize,
+    turns: u64,
+    next_check: Time,
+    draining: Option<Time>,
+    scratch: Vec<u8>,
+}
+
+impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
+    pub fn new(
+        settings: Settings,
+        verbs: V,
+        storage: B,
+        pool: Rc<Pool>,
+        memory: Rc<Memory>,
+        catalog: Arc<Catalog>,
+    ) -> Self {
+        let mut group = Self {
+            settings,
+            verbs,
+            desk: Desk { storage, jobs: VecDeque::new() },
+            pool,
+            memory,
+            catalog: Arc::clone(&catalog),
+            views: Vec::new(),
+            connections: Vec::new(),
+            next_generation: 0,
+            controllers: Controllers::new(settings.reactor, settings.reactors),
+            held: Vec::new(),
+            quiescing: Vec::new(),
+            outbox: VecDeque::new(),
+            first_waiter: 0,
+            turns: 0,
+            next_check: Time::ZERO,
+            draining: None,
+            scratch: Vec::new(),
+        };
+        group.set_views();
+        group
+    }
+
+    /// Does all that can be done without waiting. Says whether there was anything.
+    pub fn turn(&mut self, now: Time) -> bool {
+        self.turns += 1;
+        let mut busy = false;
+        while let Some(event) = self.verbs.poll() {
+            busy = true;
+            self.on_event(now, event);
+        }
+        while let Some(done) = self.desk.storage.poll() {
+            busy = true;
+            self.with_qpair(now, QpHandle(done.token.qpair), |qpair, cx| qpair.on_done(cx, done));
+        }
+        // Only here, so that an answer which lets the next command in does not recurse.
+        while let Some(job) = self.desk.jobs.pop_front() {
+            busy = true;
+            self.on_admin(now, job);
+        }
+        self.wake_waiters(now);
+        busy |= self.check_quiescing();
+        if now >= self.next_check || self.draining.is_some() {
+            busy |= self.check_deadlines(now);
+        }
+        busy || !self.outbox.is_empty()
+    }
+
+    /// When [`Self::turn`] has something to do even if nothing happens.
+    pub fn deadline(&self) -> Option<Time> {
+        let quiet = self.connections.iter().all(Option::is_none) && self.draining.is_none();
+        (!quiet).then_some(self.next_check)
+    }
+
+    /// The next message for another reactor.
+    pub fn next_message(&mut self) -> Option<(usize, Message)> {
+        self.outbox.pop_front()
+    }
+
+    /// True once a drain is over: nobody is connected any more.
+    pub fn is_drained(&self) -> bool {
+        self.draining.is_some() && self.connections.iter().all(Option::is_none)
+    }
+
+    pub fn provider(&self) -> &V {
+        &self.verbs
+    }
+
+    pub fn verbs(&mut self) -> &mut V {
+        &mut self.verbs
+    }
+
+    pub fn storage(&mut self) -> &mut B {
+        &mut self.desk.storage
+    }
+
+    /// Connections there are, of all kinds.
+    pub fn connections(&self) -> usize {
+        self.connections.iter().flatten().count()
+    }
+
+    /// Controllers which live here.
+    pub fn controllers(&self) -> usize {
+        self.controllers.count()
+    }
+
+    /// A message of another reactor, or of control.
+    pub fn on_message(&mut self, now: Time, message: Message) {
+        match message {
+            Message::Join(join) => self.on_join(now, *join),
+            Message::Joined { queue, result } => self.on_joined(now, queue, result),
+            Message::Left { cntlid, queue } => self.controllers.left(cntlid, queue),
+            Message::End { queue, why } => {
+                if self.named(queue).is_some() {
+                    self.end(now, queue.qp, Fault::Ended(why));
+                }
+            }
+            Message::Quiesce { host, asking } => self.quiescing.push((host, asking, self.turns + 2)),
+            Message::Quiesced { asking } => self.on_quiesced(now, asking),
+            Message::Catalog(catalog) => self.on_catalog(now, catalog),
+            Message::Drain => self.drain(now),
+        }
+    }
+
+    fn on_event(&mut self, now: Time, event: Event) {
+        match event {
+            Event::Received(received) => {
+                let qp = received.qp;
+                self.with_qpair(now, qp, |qpair, cx| qpair.on_received(cx, received));
+            }
+            Event::Completed(wc) => self.with_qpair(now, wc.qp, |qpair, cx| qpair.on_wc(cx, wc)),
+            Event::Connection(event) => match *event {
+                CmEvent::Request(request) => self.on_request(now, request),
+                CmEvent::Disconnected { qp, reason } => self.on_disconnected(now, qp, &reason),
+                CmEvent::Established { .. } | CmEvent::Refused { .. } => {
+                    unreachable!("a target does not connect")
+                }
+            },
+        }
+    }
+
+    /// Calls into one queue pair, then sees to whatever came of it.
+    fn with_qpair(
+        &mut self,
+        now: Time,
+        qp: QpHandle,
+        act: impl FnOnce(&mut Qpair, &mut Context<'_, V, Desk<B>>),
+    ) {
+        let Self { connections, verbs, desk, pool, memory, .. } = self;
+        let connection = connections.get_mut(usize::from(qp.0)).and_then(Option::as_mut);
+        let connection = connection.expect("only a queue pair of ours is reported about");
+        let mut cx = Context { verbs, services: desk, pool, memory };
+        act(&mut connection.qpair, &mut cx);
+        connection.note_activity();
+        self.settle(now, qp);
+    }
+
+    /// Those who wait for a buffer, in turn, each from where the last round ended.
+    fn wake_waiters(&mut self, now: Time) {
+        let (count, first) = (self.connections.len(), self.first_waiter);
+        for index in (0..count).map(|index| (index + first) % count) {
+            let waits = |connection: &Connection| connection.qpair.waits_for_buffer();
+            if self.connections[index].as_ref().is_some_and(waits) {
+                let qp = QpHandle(u16::try_from(index).expect("handles are numbered by a u16"));
+                self.with_qpair(now, qp, |qpair, cx| qpair.advance(cx));
+                self.first_waiter = index + 1;
+            }
+        }
+    }
+
+    fn connection(&mut self, qp: QpHandle) -> Option<&mut Connection> {
+        self.connections.get_mut(usize::from(qp.0))?.as_mut()
+    }
+
+    /// The connection of a queue named by another reactor, unless it is gone.
+    fn named(&mut self, queue: QueueName) -> Option<&mut Connection> {
+        self.connection(queue.qp).filter(|connection| connection.generation == queue.generation)
+    }
+
+    fn name(&self, qp: QpHandle, generation: u32) -> QueueName {
+        QueueName { reactor: self.settings.reactor, qp, generation }
+    }
+
+    /// To another reactor, or to ourselves at the next occasion.
+    fn send(&mut self, reactor: usize, message: Message) {
+        self.outbox.push_back((reactor, message));
+    }
+}
