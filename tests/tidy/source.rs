@@ -25,7 +25,16 @@ pub(crate) struct Token {
 impl Source {
     pub(crate) fn all() -> Vec<Self> {
         let rust = tree::texts().into_iter().filter(|(path, _)| path.ends_with(".rs"));
-        rust.map(|(path, text)| Self::new(path, text)).collect()
+        let mut sources: Vec<Self> = rust.map(|(path, text)| Self::new(path, text)).collect();
+        let places: Vec<String> = sources.iter().flat_map(Self::test_modules).collect();
+        for source in &mut sources {
+            if places.iter().any(|place| {
+                source.path == format!("{place}.rs") || source.path.starts_with(&format!("{place}/"))
+            }) {
+                source.tests.push(0..=usize::MAX);
+            }
+        }
+        sources
     }
 
     pub(crate) fn new(path: String, text: String) -> Self {
@@ -43,6 +52,20 @@ impl Source {
 
     pub(crate) fn is_test(&self, line: usize) -> bool {
         self.tests.iter().any(|lines| lines.contains(&line))
+    }
+
+    /// Where the modules lie which this file declares for tests only, without their ending.
+    fn test_modules(&self) -> Vec<String> {
+        let (folder, file) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
+        let stem = file.trim_end_matches(".rs");
+        let folder = match stem {
+            "mod" | "lib" | "main" => folder.to_owned(),
+            _ => format!("{folder}/{stem}"),
+        };
+        let declared =
+            self.tokens.windows(3).filter(|window| window[0].text == "mod" && window[2].text == ";");
+        let tests = declared.filter(|window| self.is_test(window[0].line));
+        tests.map(|window| format!("{folder}/{}", window[1].text)).collect()
     }
 
     /// Whether the compiler itself works this line out, or may: there a number widens by `as` or not at all.

@@ -1,4 +1,5 @@
-//! The command line of the tools.
+//! Tools for those who look at Ironside from outside: what is on the wire, in words, and how fast it goes.
+mod decode;
 mod perf;
 
 use std::process::ExitCode;
@@ -7,13 +8,16 @@ use clap::Parser;
 
 /// Tools around Ironside.
 #[derive(Parser)]
-#[command(version, name = "ironside-tools")]
+#[command(name = "ironside-tools", version, arg_required_else_help = true)]
 enum Tool {
+    /// Put captured NVMe/RDMA messages into words.
+    Decode(decode::Decode),
     Perf(perf::PerfArgs),
 }
 
 fn main() -> ExitCode {
     let result = match Tool::parse() {
+        Tool::Decode(decode) => decode.run(),
         Tool::Perf(args) => perf::run(&args),
     };
     match result {

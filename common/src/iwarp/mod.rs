@@ -33,3 +33,9 @@ pub trait LocalMemory {
     /// Copies from the start of `from` until `into` is full.
     fn read(&self, from: Sge, into: &mut [u8]);
 }
+
+/// A length as an index. Only here may it be cast: an index has 32 bits at least.
+const fn index(length: u32) -> usize {
+    const { assert!(size_of::<usize>() >= size_of::<u32>()) };
+    length as usize
+}

@@ -1,6 +1,6 @@
 //! Bytes on their way out: headers staged here, payload in place where its memory stays as it is.
-use super::LocalMemory;
 use super::fpdu::fpdu_length;
+use super::{LocalMemory, index};
 use crate::verbs::Sge;
 
 /// A run of bytes to send.
@@ -15,7 +15,7 @@ impl Part<'_> {
     pub const fn len(&self) -> usize {
         match self {
             Self::Staged(bytes) => bytes.len(),
-            Self::InPlace(sge) => sge.length as usize,
+            Self::InPlace(sge) => index(sge.length),
         }
     }
 
@@ -35,7 +35,7 @@ impl Piece {
     const fn len(&self) -> usize {
         match self {
             Self::Staged { length, .. } => *length,
-            Self::InPlace(sge) => sge.length as usize,
+            Self::InPlace(sge) => index(sge.length),
         }
     }
 }
@@ -155,7 +155,7 @@ impl Outgoing {
 
     /// Appends memory which stays where it is until it is sent.
     pub(super) fn place(&mut self, sge: Sge) {
-        self.waiting += sge.length as usize;
+        self.waiting += index(sge.length);
         self.pieces.push(Piece::InPlace(sge));
     }
 

@@ -6,7 +6,7 @@ use crate::iwarp::crc::{CRC_LENGTH, crc32c};
 use crate::iwarp::ddp::HEADER_MAX;
 use crate::iwarp::fpdu::{Fpdu, LENGTH_FIELD, ReadRequest, Segment, SendSegment, fpdu_length};
 use crate::iwarp::terminate::{Offending, Reason};
-use crate::iwarp::{Fault, LocalMemory, StagError};
+use crate::iwarp::{Fault, LocalMemory, StagError, index};
 use crate::verbs::{Access, Remote, Sge};
 
 /// From how many bytes on it pays to receive the rest of a payload straight into its place.
@@ -138,7 +138,7 @@ impl Stream {
                 }
                 State::Payload { fpdu, place } => {
                     let there = u32::try_from(rest.len()).unwrap_or(u32::MAX).min(place.length);
-                    let (payload, behind) = rest.split_at(there as usize);
+                    let (payload, behind) = rest.split_at(index(there));
                     if there == 0 {
                         return Ok(input.len());
                     }

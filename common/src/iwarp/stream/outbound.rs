@@ -6,7 +6,7 @@ use crate::iwarp::crc::{CRC_LENGTH, crc32c};
 use crate::iwarp::ddp::{HEADER_MAX, TaggedWire, UntaggedWire};
 use crate::iwarp::fpdu::{LENGTH_FIELD, ReadRequest, Segment, SendSegment, padding};
 use crate::iwarp::mpa::Rtr;
-use crate::iwarp::{LocalMemory, Outgoing, StagSlot};
+use crate::iwarp::{LocalMemory, Outgoing, StagSlot, index};
 use crate::verbs::{Remote, Sge, Token};
 
 /// Up to so many bytes of payload a copy costs less than a piece of its own.
@@ -239,7 +239,7 @@ impl Stream {
         let head_length = u32::try_from(head.len()).unwrap_or(u32::MAX);
         let head_done = progress.min(head_length);
         // The head is shorter than the smallest segment.
-        let head_now = &head[head_done as usize..];
+        let head_now = &head[index(head_done)..];
         let data_done = progress - head_done;
         let data = data.map(|data| data.slice(data_done, data.length - data_done));
         let (data, last) = cut(data, max - (head_length - head_done));
@@ -364,11 +364,11 @@ fn append(
     // With CRC everything is copied: the bytes of foreign memory may change under a running sum.
     let data = data.filter(|data| data.length > 0);
     let copied = data.filter(|data| crc || data.length <= COPY_MAX);
-    if !outgoing.has_room(OVERHEAD_MAX + head.len() + length(copied) as usize) {
+    if !outgoing.has_room(OVERHEAD_MAX + head.len() + index(length(copied))) {
         return None;
     }
     let header_length = segment.header_length();
-    let ulpdu_length = header_length + head.len() + length(data) as usize;
+    let ulpdu_length = header_length + head.len() + index(length(data));
     let length_field = u16::try_from(ulpdu_length).expect("segments are cut to size");
     let padding = padding(length_field);
 
@@ -377,7 +377,7 @@ fn append(
     segment.write_header(&mut front[LENGTH_FIELD..LENGTH_FIELD + header_length]);
     front[LENGTH_FIELD + header_length..].copy_from_slice(head);
     match (copied, data) {
-        (Some(data), _) => memory.read(data, outgoing.stage(data.length as usize)),
+        (Some(data), _) => memory.read(data, outgoing.stage(index(data.length))),
         (None, Some(data)) => outgoing.place(data),
         (None, None) => {}
     }
