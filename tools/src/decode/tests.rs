@@ -13,9 +13,6 @@ fn captured(name: &str) -> Vec<String> {
 #[test]
 fn a_kernel_connecting_to_a_kernel_is_read_to_the_end() {
     let lines = captured("nvme-siw-loopback.pcap");
-    for line in &lines {
-        println!("{line}");
-    }
     assert!(lines[0].contains("MPA: request, revision 2"), "{}", lines[0]);
     assert!(lines[1].contains("MPA: reply"), "{}", lines[1]);
     assert!(lines[2].contains("Send: Connect"), "{}", lines[2]);
