@@ -247,6 +247,12 @@ impl Range {
     }
 }
 
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} blocks at {}", self.blocks, self.lba)
+    }
+}
+
 /// The ranges of a Dataset Management command, each of which lies within the namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct Ranges<'a>(&'a [Range]);
@@ -287,8 +293,10 @@ pub(super) fn describe(command: &Command, f: &mut fmt::Formatter<'_>) -> fmt::Re
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::nvme::{DataPointer, QueueKind};
+    use crate::nvme::{AdminOpcode, Completion, DataPointer, QueueKind, admin};
     use crate::verbs::Remote;
 
     const GEOMETRY: Geometry = Geometry { block_shift: 9, blocks: 0x2000, transfer_max: 1 << 20 };
@@ -362,6 +370,25 @@ mod tests {
     fn fused_commands_are_refused() {
         let command = Command { flags: 0x41, ..Request::Flush.to_command(0, 1) };
         assert_eq!(Request::parse(&command, &GEOMETRY), Err(Status::INVALID_FIELD));
+    }
+
+    proptest! {
+        /// Any 64 bytes are a command; what parses lies within the namespace, and nothing panics.
+        #[test]
+        fn any_bytes_are_a_command(bytes: [u8; 64], opcode in 0u8..0x80, received: u32) {
+            let command = Command { opcode, ..Command::from_capsule(&bytes).unwrap() };
+            let words = [QueueKind::Admin, QueueKind::Io].map(|kind| command.on(kind).to_string());
+            prop_assert!(words.iter().all(|words| !words.is_empty()) && !command.to_string().is_empty());
+            if let Ok(DataPointer::InCapsule { offset, length }) = DataPointer::parse(&command, received) {
+                prop_assert!(u64::from(offset) + u64::from(length) <= u64::from(received));
+            }
+            if let Ok(Request::Read { lba, blocks, .. }) = Request::parse(&command, &GEOMETRY) {
+                prop_assert!(lba + u64::from(blocks) <= GEOMETRY.blocks && blocks > 0);
+            }
+            let known = admin::transfer(&command).is_ok();
+            prop_assert!(known || !AdminOpcode(opcode).to_string().is_empty());
+            prop_assert!(!Completion::from_capsule(&bytes).unwrap().to_string().is_empty());
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::fmt;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::Status;
+use super::bits::bits;
+use super::{AdminOpcode, IoOpcode, Status, text};
 
 /// LID: which log page.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -62,6 +63,16 @@ impl SupportedPages {
     #[must_use]
     pub fn contains(&self, page: LogPageId) -> bool {
         self.pages[usize::from(page.0)].get() & 1 == 1
+    }
+}
+
+impl fmt::Display for SupportedPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("log pages:")?;
+        let pages = (0..=255).map(LogPageId).filter(|&page| self.contains(page));
+        pages
+            .enumerate()
+            .try_for_each(|(index, page)| write!(f, "{} {page}", if index == 0 { "" } else { "," }))
     }
 }
 
@@ -164,6 +175,14 @@ pub struct FirmwareSlots {
 
 const _: () = assert!(size_of::<FirmwareSlots>() == 512);
 
+impl fmt::Display for FirmwareSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "firmware slot {} active:", bits(self.active.into(), 2, 0))?;
+        let slots = (1..).zip(&self.revisions).filter(|(_, revision)| **revision != [0; 8]);
+        slots.into_iter().try_for_each(|(slot, revision)| write!(f, " {slot} {:?}", text::read(revision)))
+    }
+}
+
 /// Which namespaces changed (page 04h) as it is on the wire.
 #[derive(Clone, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
@@ -197,6 +216,16 @@ impl ChangedNamespaces {
     }
 }
 
+impl fmt::Display for ChangedNamespaces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(mut changed) = self.changed() else {
+            return f.write_str("changed namespaces: more than fit");
+        };
+        f.write_str("changed namespaces:")?;
+        changed.try_for_each(|nsid| write!(f, " {nsid}"))
+    }
+}
+
 /// Which commands there are, and what they touch (page 05h), as it is on the wire.
 #[derive(Clone, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
@@ -215,6 +244,21 @@ impl Effects {
     pub const CHANGES_BLOCKS: u32 = 1 << 1;
 }
 
+impl fmt::Display for Effects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let supported = |(_, effects): &(u8, &U32)| effects.get() & Self::SUPPORTED != 0;
+        f.write_str("commands:")?;
+        for (opcode, _) in (0..=255).zip(&self.admin).filter(supported) {
+            write!(f, " {},", AdminOpcode(opcode))?;
+        }
+        f.write_str(" on I/O queues:")?;
+        (0..=255).zip(&self.io).filter(supported).try_for_each(|(opcode, effects)| {
+            let changes = effects.get() & Self::CHANGES_BLOCKS != 0;
+            write!(f, " {}{},", IoOpcode(opcode), if changes { " (changes blocks)" } else { "" })
+        })
+    }
+}
+
 /// Head of the asymmetric namespace access log (page 0Ch) as it is on the wire.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
@@ -225,6 +269,12 @@ pub struct AnaHeader {
 }
 
 const _: () = assert!(size_of::<AnaHeader>() == 16);
+
+impl fmt::Display for AnaHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "asymmetric access of {} groups, change {}", self.groups, self.change_count)
+    }
+}
 
 /// One group of the asymmetric namespace access log as it is on the wire; its NSIDs follow.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
@@ -238,6 +288,12 @@ pub struct AnaGroup {
 }
 
 const _: () = assert!(size_of::<AnaGroup>() == 32);
+
+impl fmt::Display for AnaGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "group {} of {} namespaces: {}", self.group, self.nsids, AnaState(self.state))
+    }
+}
 
 /// State of a group of namespaces on one controller.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -297,5 +353,20 @@ mod tests {
             "error 3 of queue 1 cid 0x0009: LBA Out of Range (do not retry), nsid 1 LBA 0"
         );
         assert_eq!(LogPageId(0xC0).to_string(), "log page 0xc0");
+    }
+
+    #[test]
+    fn words_of_the_other_pages() {
+        let pages = SupportedPages::new([LogPageId::ERROR, LogPageId(0xC0)]);
+        assert_eq!(pages.to_string(), "log pages: Error Information, log page 0xc0");
+        let mut slots = FirmwareSlots { active: 0x11, ..FirmwareSlots::new_zeroed() };
+        slots.revisions[0] = text::padded("1.0");
+        assert_eq!(slots.to_string(), "firmware slot 1 active: 1 \"1.0\"");
+        assert_eq!(ChangedNamespaces::new(&[2, 5]).to_string(), "changed namespaces: 2 5");
+        let mut effects = Effects::new_zeroed();
+        (effects.admin[6], effects.io[1], effects.io[2]) = (1.into(), 3.into(), 1.into());
+        assert_eq!(effects.to_string(), "commands: Identify, on I/O queues: Write (changes blocks), Read,");
+        let group = AnaGroup { group: 1.into(), nsids: 2.into(), state: 3, ..AnaGroup::new_zeroed() };
+        assert_eq!(group.to_string(), "group 1 of 2 namespaces: inaccessible");
     }
 }

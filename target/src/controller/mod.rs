@@ -18,10 +18,10 @@ mod tests;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use ironside_common::nvme::admin::Abort;
+use ironside_common::nvme::admin::{self, Abort};
 use ironside_common::nvme::fabrics::{PropertyGet, PropertySet};
 use ironside_common::nvme::property::Version;
-use ironside_common::nvme::{AdminOpcode, Command, FabricsType, Nqn, Status};
+use ironside_common::nvme::{AdminOpcode, Command, FabricsType, Nqn, Status, Transfer};
 use ironside_common::time::Time;
 
 use self::async_event::{AsyncEvents, Notice};
@@ -196,6 +196,12 @@ impl Controller {
         }
         if !self.registers.is_ready() {
             return Err(Status::COMMAND_SEQUENCE);
+        }
+        // Structures have their size: only so much room lets them be written without a check each.
+        if let Transfer::ToHost(length) = admin::transfer(command)?
+            && usize::try_from(length) != Ok(out.len())
+        {
+            return Err(Status::DATA_SGL_LENGTH_INVALID);
         }
         match AdminOpcode(command.opcode) {
             AdminOpcode::KEEP_ALIVE => Ok(Reply::result(0).into()),

@@ -122,6 +122,12 @@ impl Namespace {
     }
 }
 
+impl fmt::Display for LbaFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "blocks of 2^{} bytes with {} of metadata", self.block_shift, self.metadata_size)
+    }
+}
+
 impl fmt::Display for Namespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.is_active() {
@@ -166,6 +172,17 @@ impl IndependentNamespace {
     pub const READY: u8 = 1 << 0;
 }
 
+impl fmt::Display for IndependentNamespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ready = self.nstat & Self::READY != 0;
+        f.write_str(if ready { "namespace, ready" } else { "namespace, not ready" })?;
+        f.write_str(if self.nmic & Namespace::SHARED != 0 { ", shared" } else { "" })?;
+        f.write_str(if bit(self.nsattr.into(), 0) { ", write protected" } else { "" })?;
+        let no_cache = self.nsfeat & Self::NO_VOLATILE_WRITE_CACHE != 0;
+        f.write_str(if no_cache { ", without a volatile write cache" } else { "" })
+    }
+}
+
 /// Identify Controller of the NVM command set (CNS 06) as it is on the wire: limits, 0 for none.
 #[derive(Clone, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
@@ -183,6 +200,13 @@ pub struct CommandSetController {
 
 const _: () = assert!(size_of::<CommandSetController>() == super::SIZE as usize);
 
+impl fmt::Display for CommandSetController {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "limits: Verify 2^{}, Write Zeroes 2^{} pages, ", self.vsl, self.wzsl)?;
+        write!(f, "{} ranges of {} blocks deallocated at once, 0 for no limit", self.dmrl, self.dmrsl)
+    }
+}
+
 /// Identify Namespace of the NVM command set (CNS 05) as it is on the wire.
 #[derive(Clone, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
@@ -195,6 +219,12 @@ pub struct CommandSetNamespace {
 }
 
 const _: () = assert!(size_of::<CommandSetNamespace>() == super::SIZE as usize);
+
+impl fmt::Display for CommandSetNamespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "protection information capabilities {:#04x}, tag mask {:#x}", self.pic, self.lbstm)
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -224,5 +254,10 @@ mod tests {
         namespace.formats[0].block_shift = 9;
         assert_eq!(namespace.to_string(), "namespace of 100 blocks of 2^9 bytes, shared, write protected");
         assert!(namespace.deallocated_reads_zero());
+        let mut independent = IndependentNamespace::new_zeroed();
+        assert_eq!(independent.to_string(), "namespace, not ready");
+        (independent.nstat, independent.nmic, independent.nsfeat) = (1, 1, 0x20);
+        let words = "namespace, ready, shared, without a volatile write cache";
+        assert_eq!(independent.to_string(), words);
     }
 }
