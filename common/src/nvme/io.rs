@@ -296,7 +296,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::nvme::{AdminOpcode, Completion, DataPointer, QueueKind, admin};
+    use crate::nvme::{Completion, DataPointer, QueueKind, admin};
     use crate::verbs::Remote;
 
     const GEOMETRY: Geometry = Geometry { block_shift: 9, blocks: 0x2000, transfer_max: 1 << 20 };
@@ -385,8 +385,11 @@ mod tests {
             if let Ok(Request::Read { lba, blocks, .. }) = Request::parse(&command, &GEOMETRY) {
                 prop_assert!(lba + u64::from(blocks) <= GEOMETRY.blocks && blocks > 0);
             }
-            let known = admin::transfer(&command).is_ok();
-            prop_assert!(known || !AdminOpcode(opcode).to_string().is_empty());
+            match admin::transfer(&command) {
+                Ok(Transfer::ToHost(_)) => prop_assert!(!command.is_from_host()),
+                Ok(Transfer::FromHost(_)) => prop_assert!(command.is_from_host()),
+                _ => {}
+            }
             prop_assert!(!Completion::from_capsule(&bytes).unwrap().to_string().is_empty());
         }
     }
