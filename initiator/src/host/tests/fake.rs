@@ -212,6 +212,26 @@ impl HostVerbs for Fake {
         data: Option<Sge>,
         expose: Option<Exposure>,
     ) {
+        // What this stand-in allocates is not the host's doing.
+        allocation_counter::opt_out(|| self.send(qp, token, command, data, expose));
+    }
+
+    fn post_invalidate(&mut self, qp: QpHandle, token: Token, key: u32) {
+        self.invalidations += 1;
+        self.pair(qp).exposed.retain(|exposure| exposure.remote.rkey != key);
+        allocation_counter::opt_out(|| self.complete(qp, token));
+    }
+}
+
+impl Fake {
+    fn send(
+        &mut self,
+        qp: QpHandle,
+        token: Token,
+        command: &[u8; 64],
+        data: Option<Sge>,
+        expose: Option<Exposure>,
+    ) {
         let mut in_capsule = vec![0; data.map_or(0, |sge| sge.length as usize)];
         if let Some(sge) = data {
             self.memory.read(sge, &mut in_capsule);
@@ -226,12 +246,6 @@ impl HostVerbs for Fake {
             let command = Command::from_capsule(command).unwrap();
             self.posted.push_back(Posted { qp, command, in_capsule, exposure: expose });
         }
-        self.complete(qp, token);
-    }
-
-    fn post_invalidate(&mut self, qp: QpHandle, token: Token, key: u32) {
-        self.invalidations += 1;
-        self.pair(qp).exposed.retain(|exposure| exposure.remote.rkey != key);
         self.complete(qp, token);
     }
 }

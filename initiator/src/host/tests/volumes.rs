@@ -89,6 +89,32 @@ fn more_than_the_queues_take_waits_its_turn() {
 }
 
 #[test]
+fn after_connect_nothing_is_allocated() {
+    let mut world = World::connected(options());
+    world.target.invalidates = false;
+    let mut allocations = 0;
+    let mut count = |act: &mut dyn FnMut()| allocations += allocation_counter::measure(act).count_total;
+    let operations = [Operation::Read, WRITE, Operation::Discard, Operation::Flush];
+    for round in 0..50 {
+        for (tag, operation) in (0..).zip(operations.into_iter().cycle().take(60)) {
+            let request = world.request(tag, operation, round * 4096, 16_384);
+            count(&mut || world.host.submit(0, request).unwrap());
+        }
+        let mut ended = 0;
+        while ended < 60 {
+            count(&mut || _ = world.host.turn(&mut world.fake, world.now));
+            while let Some(event) = world.fake.poll() {
+                let mut event = Some(event);
+                count(&mut || world.host.on_event(&mut world.fake, event.take().unwrap(), world.now));
+            }
+            world.target.run(&mut world.fake);
+            count(&mut || ended += std::iter::from_fn(|| world.host.next_completed()).count());
+        }
+    }
+    assert_eq!(allocations, 0);
+}
+
+#[test]
 fn a_command_is_over_only_when_its_send_is() {
     let mut world = World::connected(options());
     world.fake.sends_complete = false;
