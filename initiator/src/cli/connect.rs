@@ -67,9 +67,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     match arguments.output.output_format {
         Format::Normal => {
             let Attachment { name, device, reason, nqn, nsid, .. } = &attachment;
-            let size = table::decimal_size(attachment.size);
+            let size = table::decimal_size(attachment.size).split_whitespace().collect::<Vec<_>>().join(" ");
             println!("{}", device.display());
-            eprintln!("{name}: {nqn} namespace {nsid}, {}, via {reason}", size.trim());
+            eprintln!("{name}: {nqn} namespace {nsid}, {size}, via {reason}");
         }
         Format::Json => table::print_json(&json!({
             "DevicePath": attachment.device,

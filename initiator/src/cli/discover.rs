@@ -28,9 +28,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
             println!("\nDiscovery Log Number of Records {}", found.len());
             for (index, entry) in found.iter().enumerate() {
                 println!("=====Discovery Log Entry {index}======");
-                fields(entry)
-                    .iter()
-                    .for_each(|(name, value)| println!("{:<9}{}", format!("{name}:"), text(value)));
+                for (name, value) in fields(entry) {
+                    // The columns of nvme-cli.
+                    let width = if name == "rdma_pkey" {
+                        11
+                    } else if name.starts_with("rdma") {
+                        13
+                    } else {
+                        9
+                    };
+                    println!("{:<width$}{}", format!("{name}:"), text(&value));
+                }
             }
         }
         Format::Json => {

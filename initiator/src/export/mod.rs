@@ -4,5 +4,5 @@ pub mod fuse;
 pub mod loop_device;
 pub mod nbd;
 #[cfg(test)]
-mod testing;
+mod tests;
 pub mod usage;

@@ -9,7 +9,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::{Fuse, Mount};
 use crate::export::loop_device::LoopDevice;
-use crate::export::testing::{GEOMETRY, Running};
+use crate::export::tests::{GEOMETRY, Running};
 use crate::export::usage::{self, Use};
 use crate::volume::Geometry;
 

@@ -2,7 +2,7 @@
 use super::world::{World, client_flags, info_data, option, parameters};
 use crate::export::nbd::wire::{self, answer, export_flag, info, option as number};
 use crate::export::nbd::{Fault, LARGEST_REQUEST};
-use crate::export::testing::GEOMETRY;
+use crate::export::tests::GEOMETRY;
 
 const SIZE: u64 = GEOMETRY.size;
 

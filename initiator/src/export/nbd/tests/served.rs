@@ -8,7 +8,7 @@ use std::thread;
 use super::world::{client_flags, info_data, option, parameters, request};
 use crate::export::nbd::wire::{command, option as number};
 use crate::export::nbd::{Listener, Server};
-use crate::export::testing::{GEOMETRY, Running};
+use crate::export::tests::{GEOMETRY, Running};
 
 struct Served {
     path: PathBuf,

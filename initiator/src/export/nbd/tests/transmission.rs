@@ -2,7 +2,7 @@
 use super::world::{World, parameters, request};
 use crate::export::nbd::wire::{chunk, command, command_flag};
 use crate::export::nbd::{ErrorNumber, Fault, LARGEST_REQUEST};
-use crate::export::testing::{GEOMETRY, PIECE};
+use crate::export::tests::{GEOMETRY, PIECE};
 use crate::volume::{IoError, Operation};
 
 const SIZE: u64 = GEOMETRY.size;

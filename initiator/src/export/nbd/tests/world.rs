@@ -13,7 +13,7 @@ use crate::export::nbd::connection::{Connection, Tag};
 use crate::export::nbd::output::Part;
 use crate::export::nbd::wire::{self, ChunkHeader, OptionHeader, OptionReply, RequestHeader, SimpleReply};
 use crate::export::nbd::{Fault, Parameters};
-use crate::export::testing::{GEOMETRY, PIECE, Shelf, pool};
+use crate::export::tests::{GEOMETRY, PIECE, Shelf, pool};
 use crate::volume::{Completed, IoError};
 
 const TAG: Tag = Tag(0x1234_5678);
