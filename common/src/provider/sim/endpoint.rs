@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::Network;
 use super::connection::{Connection, End, MESSAGE_OFFSET, Region, STRIDE, Work};
-use super::network::{State, connection_event};
+use super::network::{REFUSED, State, connection_event};
 use crate::memory;
 use crate::verbs::{
     Access, CmEvent, CmRequest, ConnectParameters, Connections, Event, Exposure, HostVerbs, Limits, MrHandle,
@@ -62,7 +62,11 @@ impl Verbs for SimProvider {
     }
 
     fn poll(&mut self) -> Option<Event> {
-        let told = self.network.state.borrow_mut().endpoints[self.me].events.pop_front()?;
+        let endpoint = &mut self.network.state.borrow_mut().endpoints[self.me];
+        let told = endpoint.events.pop_front()?;
+        if let Some(qp) = told.refused() {
+            endpoint.qps.remove(usize::from(qp.0));
+        }
         if let Event::Received(received) = &told.event {
             self.lent.insert((received.qp, received.buffer), told.bytes);
         }
@@ -164,7 +168,7 @@ impl Drop for SimProvider {
         endpoint.dead = true;
         endpoint.events.clear();
         let qps: Vec<_> = endpoint.qps.drain().collect();
-        for (id, side) in qps {
+        for (id, side) in qps.into_iter().filter(|&qp| qp != REFUSED) {
             state.break_connection(id);
             let ends = &mut state.connections[id].ends;
             ends[side].destroyed = true;
@@ -208,12 +212,18 @@ impl Connections for SimProvider {
     fn reject(&mut self, request: CmRequest, private_data: &[u8]) {
         let reason = RejectReason::Rejected(private_data.try_into().expect("private data is short"));
         self.with(request.qp, |state, id, side| {
-            let connection = state.connections.remove(id);
-            let [own, peer] = [&connection.ends[side], &connection.ends[1 - side]];
+            let own = &state.connections[id].ends[side];
             state.endpoints[own.endpoint].qps.remove(usize::from(own.qp.0));
-            if peer.destroyed {
+            if state.connections[id].broken {
+                // The asking side has given up, and hears of its end by the break.
+                state.connections[id].ends[side].destroyed = true;
+                if state.connections[id].ends[1 - side].destroyed {
+                    state.connections.remove(id);
+                }
                 return;
             }
+            let connection = state.connections.remove(id);
+            let peer = &connection.ends[1 - side];
             let lkey = peer.receive_lkey.expect("the asking end posted its receives");
             drop(state.endpoints[peer.endpoint].memory.unregister(lkey));
             state.refuse(peer.endpoint, peer.qp, reason);
@@ -247,7 +257,11 @@ impl Connections for SimProvider {
     }
 
     fn disconnect(&mut self, qp: QpHandle) {
-        self.with(qp, |state, id, _| state.break_connection(id));
+        self.with(qp, |state, id, side| {
+            if (id, side) != REFUSED {
+                state.break_connection(id);
+            }
+        });
     }
 
     fn destroy(&mut self, qp: QpHandle) {

@@ -40,6 +40,9 @@ pub(super) struct Endpoint {
     pub(super) qps: Slab<(usize, usize)>,
 }
 
+/// In place of connection and side: there is none any more.
+pub(super) const REFUSED: (usize, usize) = (usize::MAX, 0);
+
 /// An event on its way to its owner; a message carries its bytes along.
 #[derive(Debug)]
 pub(super) struct Told {
@@ -48,6 +51,16 @@ pub(super) struct Told {
 }
 
 impl Told {
+    pub(super) fn refused(&self) -> Option<QpHandle> {
+        match &self.event {
+            Event::Connection(event) => match **event {
+                CmEvent::Refused { qp, .. } => Some(qp),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     pub(super) fn is_about(&self, queue_pair: QpHandle) -> bool {
         match &self.event {
             Event::Received(received) => received.qp == queue_pair,
@@ -336,8 +349,9 @@ impl State {
         listening.get(self.connects.checked_rem(listening.len())?).copied()
     }
 
+    /// The handle stays taken until its owner has heard.
     pub(super) fn refuse(&mut self, endpoint: usize, qp: QpHandle, reason: RejectReason) {
-        self.endpoints[endpoint].qps.remove(usize::from(qp.0));
+        self.endpoints[endpoint].qps[usize::from(qp.0)] = REFUSED;
         self.tell(endpoint, connection_event(CmEvent::Refused { qp, reason }));
     }
 }

@@ -1,0 +1,142 @@
+//! The drives of a world, shared by all reactors of its target. They outlive the target.
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use ironside_common::memory::Memory;
+use ironside_common::provider::sim::Choices;
+use ironside_common::verbs::{Sge, Token};
+use ironside_target::backend::{BlockError, Done, Faulty, Medium, Operation, Outcome};
+use ironside_target::catalog::Namespace;
+use ironside_target::poll_group::Storage;
+use uuid::Uuid;
+
+/// The drives, and who asked for what is pending on each.
+#[derive(Debug, Default)]
+pub(super) struct Disks {
+    drives: Vec<Drive>,
+    done: BTreeMap<u32, VecDeque<Done>>,
+    next_share: u32,
+}
+
+#[derive(Debug)]
+struct Drive {
+    uuid: Uuid,
+    medium: Faulty,
+    /// In the order of the medium's pending operations.
+    owners: Vec<u32>,
+}
+
+impl Disks {
+    pub(super) fn add(&mut self, uuid: Uuid, size: u64, block_size: u32) {
+        self.drives.push(Drive { uuid, medium: Faulty::new(size, block_size), owners: Vec::new() });
+    }
+
+    #[must_use]
+    pub(super) fn pending(&self) -> usize {
+        self.drives.iter().map(|drive| drive.owners.len()).sum()
+    }
+
+    /// Ends one operation, which fails in `fails` percent of all cases. False if there is none.
+    pub(super) fn complete_one(&mut self, choices: &mut impl Choices, fails: u32) -> bool {
+        let Ok(count @ 1..) = u32::try_from(self.pending()) else { return false };
+        let mut index = choices.below(count) as usize;
+        for drive in &mut self.drives {
+            if index < drive.owners.len() {
+                let outcome = outcome(&drive.medium.pending()[index].operation, choices, fails);
+                super::trace(|| {
+                    format!("drive {}: {:?} {outcome:?}", drive.uuid, drive.medium.pending()[index].operation)
+                });
+                let owner = drive.owners.remove(index);
+                let done = drive.medium.complete(index, outcome);
+                if let Some(queue) = self.done.get_mut(&owner) {
+                    queue.push_back(done);
+                }
+                return true;
+            }
+            index -= drive.owners.len();
+        }
+        unreachable!("the index is below the number of operations");
+    }
+
+    /// The target's process is gone: each thing it had under way happens now, wholly, in part or not at all,
+    /// as the kernel ends it with the process.
+    pub(super) fn process_gone(&mut self, choices: &mut impl Choices) {
+        while self.complete_one(choices, 50) {}
+    }
+
+    /// The power goes: what was not flushed is lost at will.
+    pub(super) fn power_loss(&mut self, choices: &mut impl Choices) {
+        for drive in &mut self.drives {
+            drive.owners.clear();
+            drive
+                .medium
+                .power_loss(|bound| choices.below(u32::try_from(bound).expect("few versions")).into());
+        }
+    }
+}
+
+fn outcome(operation: &Operation, choices: &mut impl Choices, fails: u32) -> Outcome {
+    if !choices.chance(fails) {
+        return Outcome::Success;
+    }
+    let error = match choices.below(3) {
+        0 => BlockError::NoSpace,
+        _ if operation.modifies() => BlockError::Write(libc::EIO),
+        _ => BlockError::Read(libc::EIO),
+    };
+    Outcome::Failure { blocks: choices.below(4).into(), error }
+}
+
+/// What one reactor sees of the drives.
+#[derive(Debug)]
+pub(super) struct Share {
+    disks: Rc<RefCell<Disks>>,
+    memory: Rc<Memory>,
+    number: u32,
+}
+
+impl Share {
+    pub(super) fn new(disks: &Rc<RefCell<Disks>>, memory: &Rc<Memory>) -> Self {
+        let number = {
+            let mut disks = disks.borrow_mut();
+            disks.next_share += 1;
+            let number = disks.next_share;
+            disks.done.insert(number, VecDeque::new());
+            number
+        };
+        Self { disks: Rc::clone(disks), memory: Rc::clone(memory), number }
+    }
+}
+
+/// A reactor that is gone: what it asked for may still happen, but nobody is told.
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.disks.borrow_mut().done.remove(&self.number);
+    }
+}
+
+impl Medium for Share {
+    fn submit(&mut self, token: Token, namespace: usize, operation: Operation) {
+        let mut disks = self.disks.borrow_mut();
+        let drive = &mut disks.drives[namespace];
+        drive.medium.submit(&self.memory, token, operation);
+        drive.owners.push(self.number);
+    }
+
+    fn in_place(&self, _namespace: usize, _offset: u64, _length: u32) -> Option<Sge> {
+        None
+    }
+
+    fn poll(&mut self) -> Option<Done> {
+        self.disks.borrow_mut().done.get_mut(&self.number)?.pop_front()
+    }
+}
+
+impl Storage for Share {
+    fn backend_of(&mut self, namespace: &Namespace) -> usize {
+        let disks = self.disks.borrow();
+        let found = disks.drives.iter().position(|drive| drive.uuid == namespace.uuid);
+        found.expect("every namespace of the world has a drive")
+    }
+}

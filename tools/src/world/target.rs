@@ -1,0 +1,125 @@
+//! The target of a world: its reactors, the messages between them, and the drives below.
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ironside_common::memory::{Memory, Pool, SizeClass};
+use ironside_common::provider::sim::Choices;
+use ironside_common::time::Time;
+use ironside_target::catalog::Catalog;
+use ironside_target::controller::TRANSFER_MAX;
+use ironside_target::poll_group::{Message, PollGroup, Settings};
+
+use super::disk::{Disks, Share};
+use super::fabric::{Fabric, Pump};
+
+pub(super) struct Target<F: Fabric> {
+    address: SocketAddr,
+    disks: Rc<RefCell<Disks>>,
+    reactors: Vec<Reactor<F>>,
+    /// Messages on their way: receiver and content.
+    letters: VecDeque<(usize, Message)>,
+}
+
+struct Reactor<F: Fabric> {
+    group: PollGroup<F::Provider, Share>,
+    pool: Rc<Pool>,
+}
+
+impl<F: Fabric> Target<F> {
+    /// A target which is not running yet.
+    pub(super) fn new(address: SocketAddr, disks: Rc<RefCell<Disks>>) -> Self {
+        Self { address, disks, reactors: Vec::new(), letters: VecDeque::new() }
+    }
+
+    pub(super) fn start(&mut self, fabric: &mut F, catalog: &Arc<Catalog>, choices: &mut impl Choices) {
+        let reactors = 1 + choices.below(2) as usize;
+        let queue_depth = 16 + choices.below(3) as u16 * 8;
+        let (small, large) = (1 + choices.below(8), 2 + choices.below(3));
+        for reactor in 0..reactors {
+            let memory = Memory::new();
+            let classes =
+                [SizeClass { size: 4096, count: small }, SizeClass { size: TRANSFER_MAX, count: large }];
+            let pool = Pool::new(&memory, &classes).expect("address space is plenty");
+            let provider = fabric.provider(self.address, &memory, 0);
+            let share = Share::new(&self.disks, &memory);
+            let reads = 1 + choices.below(4);
+            let settings = Settings { reactor, reactors, queue_depth, in_capsule: 4096, reads, io_queues: 4 };
+            let group =
+                PollGroup::new(settings, provider, share, Rc::clone(&pool), memory, Arc::clone(catalog));
+            self.reactors.push(Reactor { group, pool });
+        }
+        fabric.set_listening(self.address, true);
+    }
+
+    /// The process is killed.
+    pub(super) fn kill(&mut self, fabric: &mut F) {
+        fabric.set_listening(self.address, false);
+        self.reactors.clear();
+        self.letters.clear();
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        !self.reactors.is_empty()
+    }
+
+    /// One turn of one reactor.
+    pub(super) fn turn(&mut self, now: Time, choices: &mut impl Choices) -> bool {
+        let Ok(count @ 1..) = u32::try_from(self.reactors.len()) else { return false };
+        self.turn_of(choices.below(count) as usize, now)
+    }
+
+    /// One turn of every reactor.
+    pub(super) fn turn_all(&mut self, now: Time) -> bool {
+        let mut busy = self.deliver_letter(now);
+        for index in 0..self.reactors.len() {
+            busy |= self.turn_of(index, now);
+        }
+        busy
+    }
+
+    fn turn_of(&mut self, index: usize, now: Time) -> bool {
+        let group = &mut self.reactors[index].group;
+        let mut busy = group.verbs().pump(now);
+        busy |= group.turn(now);
+        while let Some(letter) = group.next_message() {
+            self.letters.push_back(letter);
+            busy = true;
+        }
+        busy
+    }
+
+    /// Delivers the oldest message between reactors.
+    pub(super) fn deliver_letter(&mut self, now: Time) -> bool {
+        let Some((to, message)) = self.letters.pop_front() else { return false };
+        self.reactors[to].group.on_message(now, message);
+        true
+    }
+
+    /// Tells every reactor.
+    pub(super) fn tell(&mut self, message: &Message) {
+        self.letters.extend((0..self.reactors.len()).map(|reactor| (reactor, message.clone())));
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        let deadlines =
+            |reactor: &Reactor<F>| [reactor.group.deadline(), reactor.group.provider().deadline()];
+        self.reactors.iter().flat_map(deadlines).flatten().min()
+    }
+
+    /// # Panics
+    /// If anything of a connection is left.
+    pub(super) fn check_at_rest(&self) {
+        for Reactor { group, pool } in &self.reactors {
+            assert_eq!(group.connections(), 0, "a connection is left on the target");
+            assert_eq!(group.controllers(), 0, "a controller is left on the target");
+            assert_eq!(pool.available(), pool.total(), "a buffer of the target leaked");
+        }
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.reactors.iter().map(|reactor| reactor.group.connections()).sum()
+    }
+}
