@@ -122,7 +122,7 @@ def test_fio(bench):
 
 
 def fio(volume, rw, bs, size, depth, *more):
-    verify = ["--verify=crc32c", "--do_verify=1", "--verify_fatal=1"]
+    verify = ["--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--verify_state_save=0"]
     return ["fio", "--name=verify", "--ioengine=nbd", f"--uri={volume}", f"--rw={rw}", f"--bs={bs}", f"--size={size}",
             f"--iodepth={depth}", *verify, *more]  # fmt: skip
 
