@@ -65,8 +65,11 @@ impl Volume for Shelf {
 
     fn submit(&mut self, request: Request) -> Result<(), Request> {
         assert!(self.has_room());
-        self.pending.push_back(request);
-        self.log.push(request);
+        // What this stand-in allocates is not the export's doing.
+        allocation_counter::opt_out(|| {
+            self.pending.push_back(request);
+            self.log.push(request);
+        });
         Ok(())
     }
 }

@@ -247,6 +247,39 @@ fn an_abandoned_connection_keeps_its_buffers_until_the_volume_is_done() {
     assert_eq!(world.pool.available(), world.pool.total());
 }
 
+#[test]
+fn after_the_haggling_nothing_is_allocated() {
+    let mut world = World::transmitting(parameters(), true);
+    let data = pattern(PIECE + 512);
+    let mut allocations = 0;
+    for round in 0..50 {
+        let offset = round * 512;
+        let mut bytes = write(1, 0, offset, &data);
+        bytes.extend(request(command::READ, 0, 2, offset, 3 * PIECE));
+        bytes.extend(request(command::TRIM, command_flag::FUA, 3, offset, 512));
+        bytes.extend(request(command::READ, 0, 4, 1, 512));
+        bytes.extend(request(command::FLUSH, 0, 5, 0, 0));
+        world.queue(&bytes);
+        loop {
+            let received = world.receive(usize::MAX);
+            let mut did = false;
+            let mut step = || did = world.advance().unwrap() | world.complete_one(None).unwrap();
+            allocations += allocation_counter::measure(&mut step).count_total;
+            let mut sent = 0;
+            let send = || {
+                sent = world.connection.parts().map(|part| part.len()).sum();
+                world.connection.sent(sent);
+            };
+            allocations += allocation_counter::measure(send).count_total;
+            if !received && !did && sent == 0 {
+                break;
+            }
+        }
+    }
+    assert!(world.shelf.log.len() > 50 * 5);
+    assert_eq!(allocations, 0);
+}
+
 impl World {
     /// Sends bytes which are understood, while the volume does nothing and nobody reads.
     fn connection_gets(&mut self, bytes: &[u8]) {
