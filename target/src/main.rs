@@ -1,5 +1,6 @@
 //! The command line of the target daemon.
 use std::error::Error;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -66,7 +67,8 @@ fn start_logging(verbose: u8) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_env("IRONSIDE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let ansi = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
 }
 
 /// An error and what caused it, on one line.

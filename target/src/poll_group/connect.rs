@@ -172,7 +172,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         match Controller::connect(now, &self.catalog, &admission, &connect, &data) {
             Ok(machine) => {
                 let peer = self.connection(queue.qp).map(|connection| connection.peer);
-                tracing::info!(?peer, cntlid, host = %machine.host_nqn(), "controller connected");
+                tracing::info!(peer = peer.map(tracing::field::display), cntlid, host = %machine.host_nqn(), "controller connected");
                 self.controllers.insert(cntlid, machine, queue.qp);
                 self.next_check = now;
                 let membership = Membership { cntlid, qid: 0, host: HostName::of(&data) };
@@ -202,7 +202,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
 
     fn refuse(&mut self, now: Time, qp: QpHandle, token: Token, refusal: Refusal) {
         let peer = self.connection(qp).map(|connection| connection.peer);
-        tracing::info!(?peer, %refusal, "connect refused");
+        tracing::info!(peer = peer.map(tracing::field::display), %refusal, "connect refused");
         self.answer(now, token, refusal.into());
     }
 
