@@ -29,6 +29,7 @@ test-interop: ## clients we did not write: kernels in a VM, PyPI's initiator, NB
 lint: ## rustfmt, clippy, licences of what we depend on
 	tests/install lint
 	cargo fmt --all --check
+	rustfmt --check fuzz/targets/*.rs
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo deny --locked --all-features check licenses bans sources
 

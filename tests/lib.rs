@@ -1,2 +1,3 @@
 //! Shared by the tests.
+pub mod fuzzing;
 pub mod support;

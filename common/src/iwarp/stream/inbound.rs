@@ -195,7 +195,9 @@ impl Stream {
             if let Segment::Terminate { .. } = fpdu.segment {
                 return Err(terminated(payload).into());
             }
-            if let Some(place) = self.place(&fpdu).map_err(Broken::by(&fpdu))? {
+            let place = self.place(&fpdu).map_err(Broken::by(&fpdu))?;
+            // An answer of no bytes, as to a ready-to-receive indication, names no memory of ours.
+            if let Some(place) = place.filter(|_| !payload.is_empty()) {
                 memory.write(place, payload);
             }
             self.finish(fpdu).map_err(Broken::by(&fpdu))?;
