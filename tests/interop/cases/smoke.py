@@ -2,7 +2,7 @@
 
 
 def run(lab, siw="siw"):
-    with lab.target("--namespace", "ram:64MiB", "--namespace", "ram:64MiB,lba=4096") as target:
+    with lab.target("--namespace", "ram:64MiB,lba=512", "--namespace", "ram:64MiB,lba=4096") as target:
         lab.guest(
             """
             network

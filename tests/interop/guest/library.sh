@@ -69,7 +69,7 @@ exercise() {
     step "write, read and compare from $block bytes to 1 MiB"
     write_read_compare "$1" "$block 4096 8192 16384 65536 131072 524288 1048576"
     step "flush, write zeroes, deallocate"
-    must nvme flush "$1" -n 1
+    must nvme flush "$1"
     must dd if=/dev/urandom of="$1" bs=64k count=1 oflag=direct
     must nvme write-zeroes "$1" -s 0 -c $((4096 / block - 1))
     reads_as_zeros "$1" 0 1
@@ -78,8 +78,8 @@ exercise() {
     must blkdiscard -z -o 2097152 -l 1048576 "$1"
     reads_as_zeros "$1" 512 256
     step "fio with crc32c"
-    verify_with_fio "$1" randrw 4k 8m 16
-    verify_with_fio "$1" write 128k 16m 4
+    verify_with_fio "$1" randrw 4k 4m 16
+    verify_with_fio "$1" write 128k 8m 4
     step "ext4: make, fill, check"
     must mkfs.ext4 -q -F "$1"
     mkdir -p /tmp/mounted
