@@ -96,11 +96,10 @@ def mpa_noise(_):
 
 def tcp_only(_):
     """Connections that say nothing at all"""
-    for index in range(AT_ONCE):
+    for index in range(100):
         yield Attack(f"connection {index}", dial, True)
 
 
-AT_ONCE = 200
 FAMILIES = (
     mpa_keys,
     mpa_flags_and_revisions,

@@ -32,7 +32,7 @@ class Steady:
             while not self.stop.is_set():
                 for queue in self.host.io:
                     blocks = choose.choice((1, 8, 32))
-                    self._round_trip(queue, choose.randrange(1024) * 32, blocks)
+                    self._round_trip(queue, choose.randrange(64) * 32, blocks)
                 nvme.succeed(self.host.admin.execute(nvme.KEEP_ALIVE))
                 self.rounds += 1
                 self.stop.wait(0.02)

@@ -10,7 +10,7 @@ import struct
 import time
 
 from . import wire
-from .wire import Violation
+from .wire import NotGranted, Violation
 
 MSS_PAYLOAD = 1400
 READ, WRITE = 1, 2
@@ -41,9 +41,9 @@ class Region:
     def slice(self, offset, length, right):
         begin = offset - self.base
         if begin < 0 or begin + length > len(self.memory):
-            raise Violation(f"STag {self.stag:#x}: {length} bytes at {offset:#x} are out of bounds")
+            raise NotGranted(f"STag {self.stag:#x}: {length} bytes at {offset:#x} are out of bounds")
         if not self.rights & right:
-            raise Violation(f"STag {self.stag:#x}: the access is not granted")
+            raise NotGranted(f"STag {self.stag:#x}: the access is not granted")
         return self.memory[begin : begin + length]
 
 
@@ -289,7 +289,7 @@ class Connection:
 
     def _region(self, stag):
         if stag not in self.regions:
-            raise Violation(f"STag {stag:#x} is not registered")
+            raise NotGranted(f"STag {stag:#x} is not registered")
         return self.regions[stag]
 
     # Ending ---------------------------------------------------------------------------------------------------------

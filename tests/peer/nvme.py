@@ -63,6 +63,8 @@ class Queue:
     """One connected queue. `submit` sends a command, `wait` takes its completion, `execute` does both."""
 
     ADDRESS_BASE = 0x7F0000001234
+    # A decent host grants no more than a command needs.
+    grants_all = False
 
     def __init__(self, address, qid=0, depth=ADMIN_DEPTH, cntlid=0, **options):
         self.qid, self.depth = qid, depth
@@ -88,6 +90,8 @@ class Queue:
         elif out is not None or into:
             memory = bytearray(out if out is not None else into)
             rights = iwarp.READ if out is not None else iwarp.WRITE
+            if self.grants_all:
+                rights = iwarp.READ | iwarp.WRITE
             stag = self.connection.register(memory, self.ADDRESS_BASE, rights)
             kind = KEYED_INVALIDATE if invalidate else KEYED
             sgl = sgl or keyed_sgl(self.ADDRESS_BASE, len(memory), stag, kind)

@@ -28,6 +28,10 @@ class Violation(Exception):
     """The peer sent what the specifications forbid."""
 
 
+class NotGranted(Violation):
+    """The peer reached for memory it was not given. After a lie of ours that is what it must do: see the callers."""
+
+
 def _crc32c_table():
     table = []
     for value in range(256):

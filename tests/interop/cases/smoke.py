@@ -11,9 +11,9 @@ def run(lab, siw="siw"):
             says "$NQN"
             for queues in 1 2; do
                 connect "$ADDRESS" "$PORT" "$NQN" $queues
-                namespace="${device%n1}n$queues"
-                exercise "$namespace"
-                exercise_the_rest "$namespace"
+                device=$(namespace $queues)
+                exercise "$device"
+                exercise_the_rest "$device"
                 disconnect "$NQN"
             done
             """,

@@ -22,24 +22,33 @@ network() {
     must rdma link add siw0 type siw netdev "$card"
 }
 
-# connect ADDRESS PORT NQN QUEUES [OPTION…]: sets $device to the block device of the first namespace.
+# connect ADDRESS PORT NQN QUEUES [OPTION…]: sets $device to the block device of namespace 1.
 connect() {
     address=$1 port=$2 nqn=$3 queues=$4
     shift 4
     step "connect with $queues I/O queues"
     must nvme connect -t rdma -a "$address" -s "$port" -n "$nqn" -i "$queues" "$@"
+    device=$(namespace 1)
+    [ -b "$device" ] || fail "connected, but no block device came"
+}
+
+# The block device of the namespace with this NSID, once it is there; devices are numbered in no certain order.
+namespace() {
     for try in $(seq 100); do
-        device=$(ls -d /dev/nvme*n1 2>/dev/null | head -1)
-        [ -b "$device" ] && return
+        for found in /sys/block/nvme*; do
+            if [ "$(cat "$found/nsid" 2>/dev/null)" = "$1" ] && [ -b "/dev/${found##*/}" ]; then
+                echo "/dev/${found##*/}"
+                return
+            fi
+        done
         sleep 0.1
     done
-    fail "connected, but no block device came"
 }
 
 disconnect() {
     must nvme disconnect -n "$1"
     says "disconnected 1 controller"
-    [ -z "$(ls -d /dev/nvme*n1 2>/dev/null)" ] || fail "the block device outlives its controller"
+    [ -z "$(ls -d /sys/block/nvme* 2>/dev/null)" ] || fail "the block device outlives its controller"
 }
 
 # Writes random bytes in one piece of each length in the list, reads them back directly and compares.
