@@ -134,6 +134,16 @@ impl OpenMedium {
         Ok(Self(Arc::new(Inner { kind, size: AtomicU64::new(size), block_size, read_only: false })))
     }
 
+    /// The same medium, which from now on takes no change.
+    ///
+    /// # Panics
+    /// When it is already in use elsewhere.
+    #[must_use]
+    pub fn protected(mut self) -> Self {
+        Arc::get_mut(&mut self.0).expect("a medium is protected before it is shared").read_only = true;
+        self
+    }
+
     /// Bytes it holds: whole blocks.
     #[must_use]
     pub fn size(&self) -> u64 {

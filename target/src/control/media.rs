@@ -30,7 +30,7 @@ pub fn open(config: &Config) -> Result<Vec<Vec<OpenMedium>>, MediaError> {
 
 fn open_one(namespace: &Namespace) -> Result<OpenMedium, MediaError> {
     let block_size = namespace.block_size.map(BlockSize::bytes);
-    Ok(match &namespace.backing {
+    let medium = match &namespace.backing {
         Backing::File { path, size } => {
             let is_made = size.map(|size| make(path, size)).transpose()?.unwrap_or(false);
             if !is_made && !path.exists() {
@@ -47,7 +47,8 @@ fn open_one(namespace: &Namespace) -> Result<OpenMedium, MediaError> {
         // Memory has no sectors of its own; 4 KiB is what a host's pages are.
         Backing::Ram { size } => OpenMedium::ram(*size, block_size.unwrap_or(4096))?,
         Backing::Null { size } => OpenMedium::null(*size, block_size.unwrap_or(4096))?,
-    })
+    };
+    Ok(if namespace.read_only { medium.protected() } else { medium })
 }
 
 /// Makes a sparse file of `size` bytes, and says so; nothing if there is one.
@@ -90,6 +91,8 @@ mod tests {
     #[test]
     fn memory_and_nothing_have_the_size_they_were_given() {
         assert_eq!(open(&config("ram = \"1MiB\"")).unwrap()[0][0].size(), 1 << 20);
+        let ram = &open(&config("ram = \"1MiB\", read-only = true")).unwrap()[0][0];
+        assert!(ram.read_only());
         let null = &open(&config("null = \"1TiB\", lba = 512")).unwrap()[0][0];
         assert_eq!((null.size(), null.block_size()), (1 << 40, 512));
     }

@@ -306,7 +306,8 @@ impl Qpair {
 
     fn classify(&self, command: &Command, pointer: DataPointer, longest: u32) -> Result<Work, Status> {
         if pointer.length() > longest {
-            return Err(Status::DATA_SGL_LENGTH_INVALID);
+            // More than MDTS (NVM Express base specification, Identify Controller).
+            return Err(Status::INVALID_FIELD);
         }
         if matches!(pointer, DataPointer::InCapsule { .. }) && !command.is_from_host() {
             return Err(Status::INVALID_FIELD);
