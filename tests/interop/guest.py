@@ -78,7 +78,7 @@ class Guest:
         if status:
             raise GuestFailed(f"the guest's script ended with status {status}; last words:\n{self.tail()}")
 
-    def wait_step(self, text, timeout_s=60):
+    def wait_step(self, text, timeout_s=300):
         """Waits until the guest has announced a step that contains `text`."""
         deadline = time.monotonic() + timeout_s
         while text not in self.said():

@@ -28,6 +28,7 @@ TOOLS = {
     "nvme": "nvme-cli",
     "fio": "fio",
     "mkfs.ext4": "e2fsprogs",
+    "qemu-io": "qemu-utils",
 }
 
 # What a guest loads; modprobe's own dependency list adds the rest.

@@ -34,7 +34,7 @@ class Attached:
         return run(self.program, *arguments)
 
 
-def run(*command, status=0, timeout_s=120):
+def run(*command, status=0, timeout_s=400):
     """Runs a command to its end and returns what it printed; any other exit status than `status` is a failure."""
     done = subprocess.run(
         [str(word) for word in command],

@@ -1,7 +1,7 @@
 """The kernel's NVMe/RDMA host over siw, without MPA checksums: one I/O queue, then two, on either sector size."""
 
 
-def run(lab, siw="siw"):
+def run(lab, siw="siw", queues="1 2"):
     with lab.target("--namespace", "ram:64MiB,lba=512", "--namespace", "ram:64MiB,lba=4096") as target:
         lab.guest(
             """
@@ -9,7 +9,7 @@ def run(lab, siw="siw"):
             step "discover"
             must nvme discover -t rdma -a "$ADDRESS" -s "$PORT"
             says "$NQN"
-            for queues in 1 2; do
+            for queues in $QUEUES; do
                 connect "$ADDRESS" "$PORT" "$NQN" $queues
                 device=$(namespace $queues)
                 exercise "$device"
@@ -22,4 +22,5 @@ def run(lab, siw="siw"):
             ADDRESS=lab.HOST,
             PORT=target.port,
             NQN=target.nqn,
+            QUEUES=queues,
         )

@@ -1,7 +1,7 @@
-"""The same with MPA checksums, which this build of siw asks for."""
+"""The kernel's host with MPA checksums, which this build of siw asks for, over two I/O queues."""
 
 import smoke
 
 
 def run(lab):
-    smoke.run(lab, siw="siw-crc")
+    smoke.run(lab, siw="siw-crc", queues="2")
