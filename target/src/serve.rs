@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ironside_common::provider::{soft, tcp};
 use ironside_common::reactor::{Sender, mailbox, pin_to_core};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::acceptor::Acceptor;
@@ -57,6 +58,7 @@ fn listen_hint(error: &io::Error) -> &'static str {
 /// What prevented it; nothing is left running.
 pub fn serve(config: &Config) -> Result<(), ServeError> {
     let signals = block_signals()?;
+    raise_open_files();
     let catalog = Arc::new(prepare(config)?);
     let listeners = listen(&catalog)?;
     let reactors = Reactors::start(config, &catalog)?;
@@ -87,6 +89,15 @@ fn announce(catalog: &Catalog, config: &Config) {
     tracing::info!(crc = ?config.crc, queue_depth = config.queue_depth, "serving");
     // Outside of systemd there is nobody to notify.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+}
+
+/// A connection is a descriptor; the usual soft limit of 1024 is for programs which use select.
+fn raise_open_files() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::debug!(%error, "the limit of open files stays");
+    }
 }
 
 fn block_signals() -> Result<SigSet, ServeError> {
@@ -170,7 +181,7 @@ impl Reactors {
         }
         let mut result = Ok(());
         for (index, thread) in self.threads.into_iter().enumerate() {
-            let ended = thread.join().unwrap_or_else(|_| Err(ReactorError::Panicked));
+            let ended = thread.join().unwrap_or(Err(ReactorError::Panicked));
             result = result.and(ended.map_err(|error| ServeError::Reactor(index, error)));
         }
         result

@@ -1,5 +1,8 @@
 //! After connect the data path allocates nothing, on either end: a host and a poll group over real sockets,
 //! in one thread, under an allocator that counts.
+
+#![allow(clippy::unwrap_used, reason = "what cannot be set up fails the test")]
+
 use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;

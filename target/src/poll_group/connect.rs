@@ -135,7 +135,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let generation = self.connection(qp).map_or(0, |connection| connection.generation);
         let asking = self.name(qp, generation);
         for reactor in 0..self.settings.reactors {
-            self.send(reactor, Message::Quiesce { host: HostName::of(&data), asking });
+            self.send(reactor, Message::Quiesce { host: Box::new(HostName::of(&data)), asking });
         }
         let waiting = self.settings.reactors;
         self.held.push(HeldConnect { queue: asking, token, connect, data: Box::new(data), waiting });
@@ -216,8 +216,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let queue = QueueName { reactor, qp, generation: connection.generation };
         let activity = Arc::clone(&connection.activity);
         let membership = Membership { cntlid, qid: connect.qid, host: HostName::of(&data) };
-        connection.joining =
-            Some(Joining { token, membership, connect: connect.clone(), subnqn: data.subnqn });
+        connection.joining = Some(Joining { token, membership, connect, subnqn: data.subnqn });
         self.send(home, Message::Join(Box::new(Join { queue, connect, data, activity })));
     }
 
@@ -320,6 +319,6 @@ fn refused(status: Status) -> AdminReply {
 
 impl From<Refusal> for AdminReply {
     fn from(refusal: Refusal) -> Self {
-        Self { status: refusal.status, result: refusal.result.into(), length: 0 }
+        Self { status: refusal.status, result: refusal.result, length: 0 }
     }
 }

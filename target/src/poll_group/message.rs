@@ -41,7 +41,7 @@ pub enum Message {
     /// The controller of your I/O queue ends it.
     End { queue: QueueName, why: &'static str },
     /// Tell me once no write of this host's lost connections is under way on your side.
-    Quiesce { host: HostName, asking: QueueName },
+    Quiesce { host: Box<HostName>, asking: QueueName },
     /// Your answer to it.
     Quiesced { asking: QueueName },
     /// A new version of the configuration.

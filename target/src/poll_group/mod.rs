@@ -93,7 +93,7 @@ pub struct PollGroup<V, B> {
     /// Admin queue Connects which wait until old writes of the same host have drained.
     held: Vec<connect::HeldConnect>,
     /// Questions of other reactors about lost connections of a host.
-    quiescing: Vec<(HostName, QueueName, u64)>,
+    quiescing: Vec<(Box<HostName>, QueueName, u64)>,
     outbox: VecDeque<(usize, Message)>,
     /// Where the round of those who wait for a buffer begins next time.
     first_waiter: usize,

@@ -231,7 +231,7 @@ fn pick(shadow: &mut Shadow, blocks: Range<usize>, choices: &mut impl Choices) -
         Some((operation, What::Write { write, durable: fua, hint }))
     };
     match choices.below(10) {
-        0..=3 => shadow.begin_read(blocks.clone()).then(|| (Operation::Read, What::Read(blocks))),
+        0..=3 => shadow.begin_read(blocks.clone()).then_some((Operation::Read, What::Read(blocks))),
         4..=6 => write(shadow, None, Operation::Write { fua }, false),
         7 => {
             let unmap = choices.chance(50);
