@@ -1,8 +1,6 @@
 //! After connect the data path allocates nothing, on either end: a host and a poll group over real sockets,
 //! in one thread, under an allocator that counts.
 
-#![allow(clippy::unwrap_used, reason = "what cannot be set up fails the test")]
-
 use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -53,6 +51,7 @@ struct Pair {
     buffers: Sge,
 }
 
+#[expect(clippy::unwrap_used, reason = "what cannot be set up fails the test")]
 impl Pair {
     fn new(crc: bool) -> Self {
         let listener = tcp::listen("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -35,7 +35,7 @@ fn every_seed_keeps_every_promise() {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         for _ in 0..cores {
-            scope.spawn(&work);
+            scope.spawn(work);
         }
     });
     let total = total.into_inner().unwrap();

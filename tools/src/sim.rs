@@ -78,7 +78,7 @@ impl Sim {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         thread::scope(|scope| {
             for _ in 0..cores {
-                scope.spawn(&work);
+                scope.spawn(work);
             }
         });
         let (worlds, report) = *total.lock().expect("the threads have ended");
