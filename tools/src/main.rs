@@ -13,7 +13,7 @@ use clap::Parser;
 enum Tool {
     /// Put captured NVMe/RDMA messages into words.
     Decode(decode::Decode),
-    Perf(perf::PerfArgs),
+    Perf(Box<perf::PerfArgs>),
     Sim(sim::Sim),
 }
 

@@ -11,7 +11,7 @@ use ironside_tools::world::{self, Report};
 
 /// Run simulated worlds, one for each seed; a broken promise prints the command which repeats it.
 #[derive(Args)]
-pub struct Sim {
+pub(crate) struct Sim {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -45,7 +45,7 @@ impl Which {
 }
 
 impl Sim {
-    pub fn run(&self) -> anyhow::Result<()> {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
         let end = self.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
         let seeds = self.seeds.unwrap_or(if end.is_some() { u64::MAX } else { 1 });
         let next = AtomicU64::new(0);
