@@ -1,7 +1,7 @@
 //! The figures of docs/performance.md: a target of our own with one reactor and a volume in memory, measured
 //! over loopback beside the raw baseline.
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -86,9 +86,12 @@ struct Target {
 impl Target {
     fn start(crc: OnOff) -> anyhow::Result<Self> {
         let crc = if crc == OnOff::On { "on" } else { "off" };
+        // A port nobody has at the moment; the next to bind it is the target.
+        let listen = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let mut command = Command::new(sibling("ironside-target")?);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--namespace", VOLUME, "--reactors", "1"]);
+        command.args(["serve", "--listen", &listen, "--namespace", VOLUME, "--reactors", "1"]);
         command.args(["--allow-any-host", "--queue-depth", "256", "--crc", crc]).stdout(Stdio::piped());
+        command.env("IRONSIDE_LOG", "error");
         let mut process = on_core(TARGET_CORE, || command.spawn())?.context("starting the target")?;
         let output = process.stdout.take().context("the target's output was asked for")?;
         let mut line = String::new();
