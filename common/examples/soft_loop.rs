@@ -12,8 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollTimeout};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike;
+use nix::time::{ClockId, clock_gettime};
 
 use ironside_common::memory::{Memory, Region};
 use ironside_common::provider::soft::Settings;
@@ -37,7 +36,7 @@ fn main() {
     let target = thread::spawn(move || run_target(&listener, bytes, depth, settings));
 
     let mut host = Host::connect(address, bytes, depth, settings);
-    let (start, cpu_before) = (Instant::now(), cpu_seconds());
+    let start = Instant::now();
     while start.elapsed() < Duration::from_secs(seconds.into()) {
         host.turns(100);
     }
@@ -45,21 +44,53 @@ fn main() {
     println!(
         "{bytes} bytes, depth {depth}, crc {}: {:.0} thousand reads/s, {:.2} GB/s",
         settings.crc,
-        host.completed as f64 / elapsed.as_secs_f64() / 1e3,
-        host.completed as f64 * f64::from(bytes) / elapsed.as_secs_f64() / 1e9,
+        host.meter.commands as f64 / elapsed.as_secs_f64() / 1e3,
+        host.meter.commands as f64 * f64::from(bytes) / elapsed.as_secs_f64() / 1e9,
     );
     DONE.store(true, Ordering::Relaxed);
-    let target_cpu = target.join().expect("the target ends well");
-    for (side, cpu) in [("target", target_cpu), ("host", cpu_seconds() - cpu_before)] {
-        let each = cpu / host.completed as f64;
-        println!("{side}: {:.2} us of CPU a read, so {:.0} thousand/s a core", each * 1e6, 1e-3 / each);
-    }
+    target.join().expect("the target ends well");
+    host.meter.report("host");
 }
 
-/// What this thread has used of a CPU.
-fn cpu_seconds() -> f64 {
-    let usage = getrusage(UsageWho::RUSAGE_THREAD).expect("every thread has one");
-    [usage.user_time(), usage.system_time()].iter().map(|time| time.num_microseconds() as f64 * 1e-6).sum()
+/// What a thread uses of its CPU for each command: over all, and in the best stretch, which other processes
+/// disturbed least.
+struct Meter {
+    start: Duration,
+    stretch: (Duration, u64),
+    commands: u64,
+    best: f64,
+}
+
+const STRETCH: Duration = Duration::from_millis(20);
+
+impl Meter {
+    fn new() -> Self {
+        let start = Self::used();
+        Self { start, stretch: (start, 0), commands: 0, best: f64::INFINITY }
+    }
+
+    fn used() -> Duration {
+        clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("every thread has one").into()
+    }
+
+    fn count(&mut self, commands: u64) {
+        self.commands += commands;
+        let done = self.commands - self.stretch.1;
+        if done >= 1000 && done.is_multiple_of(64) {
+            let now = Self::used();
+            let elapsed = now - self.stretch.0;
+            if elapsed >= STRETCH {
+                self.best = self.best.min(elapsed.as_secs_f64() / done as f64);
+                self.stretch = (now, self.commands);
+            }
+        }
+    }
+
+    fn report(&self, side: &str) {
+        let mean = (Self::used() - self.start).as_secs_f64() / self.commands as f64;
+        let show = |each: f64| format!("{:.2} us, {:.0} thousand/s", each * 1e6, 1e-3 / each);
+        println!("{side}, CPU for each: {}; at best {}", show(mean), show(self.best));
+    }
 }
 
 /// Sleeps until a socket is ready, but not for long.
@@ -84,7 +115,7 @@ fn memory(bytes: u32, count: u16) -> (Rc<Memory>, Sge) {
     (memory, all)
 }
 
-fn run_target(listener: &TcpListener, bytes: u32, depth: u16, settings: Settings) -> f64 {
+fn run_target(listener: &TcpListener, bytes: u32, depth: u16, settings: Settings) {
     let (memory, data) = memory(bytes, depth);
     let mut soft = TcpSoft::new(memory, Box::new(TcpDialer), settings);
     let (socket, peer) = listener.accept().expect("the host comes");
@@ -95,6 +126,7 @@ fn run_target(listener: &TcpListener, bytes: u32, depth: u16, settings: Settings
         send_queue: 3 * u32::from(depth),
         reads: 16,
     };
+    let mut meter = Meter::new();
     while !DONE.load(Ordering::Relaxed) {
         let now = clock::now();
         if !soft.pump(now) {
@@ -102,7 +134,10 @@ fn run_target(listener: &TcpListener, bytes: u32, depth: u16, settings: Settings
         }
         while let Some(event) = soft.poll() {
             match event {
-                Event::Received(received) => answer(&mut soft, received, bytes, data),
+                Event::Received(received) => {
+                    answer(&mut soft, received, bytes, data);
+                    meter.count(1);
+                }
                 Event::Completed(_) => {}
                 Event::Connection(event) => match *event {
                     CmEvent::Request(request) => soft.accept(request, parameters, &[]),
@@ -112,7 +147,7 @@ fn run_target(listener: &TcpListener, bytes: u32, depth: u16, settings: Settings
         }
         soft.flush(now);
     }
-    cpu_seconds()
+    meter.report("target");
 }
 
 fn answer(soft: &mut TcpSoft, received: Received, bytes: u32, data: Sge) {
@@ -135,7 +170,7 @@ struct Host {
     data: Sge,
     bytes: u32,
     free: Vec<u16>,
-    completed: u64,
+    meter: Meter,
 }
 
 impl Host {
@@ -160,7 +195,7 @@ impl Host {
             }
         }
         let regions = (0..depth).map(|_| soft.allocate_mr(qp)).collect();
-        Self { soft, qp, regions, data, bytes, free: (0..depth).collect(), completed: 0 }
+        Self { soft, qp, regions, data, bytes, free: (0..depth).collect(), meter: Meter::new() }
     }
 
     fn turns(&mut self, turns: u32) {
@@ -177,7 +212,7 @@ impl Host {
                         assert!(received.invalidated.is_some());
                         self.soft.repost(received);
                         self.free.push(slot);
-                        self.completed += 1;
+                        self.meter.count(1);
                     }
                     Event::Completed(_) => {}
                     Event::Connection(event) => panic!("{event:?}"),

@@ -15,6 +15,7 @@ const DIRECT_MIN: u32 = 2048;
 #[derive(Debug)]
 pub(super) struct Inbound {
     state: State,
+    payload_length: u32,
     receives: VecDeque<(u32, Sge)>,
     message: Option<Message>,
     /// The number of the next message on the Send and on the Read Request queue.
@@ -63,6 +64,7 @@ impl Inbound {
     pub(super) fn new(receives: u16, swallows_send: bool) -> Self {
         Self {
             state: State::Header,
+            payload_length: 0,
             receives: VecDeque::with_capacity(receives.into()),
             message: None,
             send_sequence: 1,
@@ -113,6 +115,12 @@ impl Stream {
             State::Payload { place, .. } if place.length >= DIRECT_MIN => Some(place),
             _ => None,
         }
+    }
+
+    /// Bytes of the payload under way or, between two segments without CRC, of the last.
+    #[must_use]
+    pub const fn payload_length(&self) -> u32 {
+        self.inbound.payload_length
     }
 
     /// So many bytes were received where [`Self::direct`] said.
@@ -169,6 +177,7 @@ impl Stream {
             return payload.map_or(Ok(None), |payload| Err(terminated(payload).into()));
         }
         let length = fpdu.payload_length();
+        self.inbound.payload_length = length;
         self.inbound.state = match self.place(&fpdu).map_err(Broken::by(&fpdu))? {
             Some(place) if length > 0 => {
                 memory.prefetch(place);

@@ -8,8 +8,14 @@ use crate::iwarp::StreamEvent;
 use crate::time::Time;
 use crate::verbs::{CmEvent, Event, QpHandle, Received, RejectReason, Wc};
 
-/// Receives, and sends, of one connection in one turn: others wait.
+/// Gathered sends of one connection in one turn: others wait.
 const ROUNDS: usize = 4;
+/// Bytes received from one connection in one turn, about.
+const BYTES_IN_A_TURN: usize = 1 << 20;
+/// From how many bytes on it pays to receive each payload into its place.
+const LARGE_PAYLOAD: u32 = 16 * 1024;
+/// What is staged behind such a payload: the header of the next and a little of it.
+const STAGED_BETWEEN: usize = 4096;
 
 /// Why a connection in full operation ends.
 enum End {
@@ -201,11 +207,14 @@ fn receive<W: Wire>(
     staging: &mut [u8],
 ) -> Result<usize, End> {
     let mut moved = 0;
-    for _ in 0..ROUNDS {
+    while moved < BYTES_IN_A_TURN {
         let kept = full.leftover.len();
         let direct = full.stream.direct();
-        let offered = direct.map_or(0, |direct| direct.length as usize) + staging.len() - kept;
-        let received = match wire.receive(memory, direct, &mut staging[kept..]) {
+        // Amid large payloads little is staged, so that most of the next one goes to its place directly.
+        let end =
+            if full.stream.payload_length() >= LARGE_PAYLOAD { kept + STAGED_BETWEEN } else { staging.len() };
+        let offered = direct.map_or(0, |direct| direct.length as usize) + end - kept;
+        let received = match wire.receive(memory, direct, &mut staging[kept..end]) {
             Ok(0) => return Err(End::Peer),
             Ok(received) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,

@@ -1,9 +1,11 @@
 //! The verbs traits: what consumers post becomes work for the streams.
 use std::net::SocketAddr;
 
+use arrayvec::ArrayVec;
+
 use super::connection::{Full, Phase};
 use super::{Soft, Wire, pump};
-use crate::iwarp::{StagSlot, Work};
+use crate::iwarp::{HEAD_MAX, StagSlot, Work};
 use crate::verbs::{
     Access, CmRequest, ConnectParameters, Connections, Event, Exposure, HostVerbs, Limits, MrHandle,
     PrivateData, QpHandle, Received, RejectReason, Remote, Sge, TargetVerbs, Token, Verbs,
@@ -79,7 +81,7 @@ impl<W: Wire> TargetVerbs for Soft<W> {
         invalidate: Option<u32>,
     ) {
         let write = data.map(|(from, to)| Work::Write { from, to });
-        let head = response.iter().copied().collect();
+        let head = head(response);
         let send = Work::Send { token, head, data: None, invalidate, solicited: false };
         self.post(qp, write.into_iter().chain([send]));
     }
@@ -110,7 +112,7 @@ impl<W: Wire> HostVerbs for Soft<W> {
             memory: sge,
             access,
         });
-        let head = command.iter().copied().collect();
+        let head = head(command);
         let send = Work::Send { token, head, data, invalidate: None, solicited: false };
         self.post(qp, register.into_iter().chain([send]));
     }
@@ -162,6 +164,10 @@ impl<W: Wire> Connections for Soft<W> {
         }
         drop(self.remove(qp));
     }
+}
+
+fn head(bytes: &[u8]) -> ArrayVec<u8, HEAD_MAX> {
+    bytes.try_into().expect("responses and commands are short")
 }
 
 fn private(bytes: &[u8]) -> PrivateData {
