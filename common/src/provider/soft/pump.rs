@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use super::connection::{Full, Overdue, Phase};
-use super::{LOOK_INTERVAL, Soft, Wire};
+use super::{LOOK_INTERVAL, STAGED_AT_ONCE, Soft, Wire};
 use crate::iwarp::StreamEvent;
 use crate::time::Time;
 use crate::verbs::{CmEvent, Event, QpHandle, Received, RejectReason, Wc};
@@ -211,8 +211,8 @@ fn receive<W: Wire>(
         let kept = full.leftover.len();
         let direct = full.stream.direct();
         // Amid large payloads little is staged, so that most of the next one goes to its place directly.
-        let end =
-            if full.stream.payload_length() >= LARGE_PAYLOAD { kept + STAGED_BETWEEN } else { staging.len() };
+        let large = full.stream.payload_length() >= LARGE_PAYLOAD;
+        let end = kept + if large { STAGED_BETWEEN } else { STAGED_AT_ONCE };
         let offered = direct.map_or(0, |direct| direct.length as usize) + end - kept;
         let received = match wire.receive(memory, direct, &mut staging[kept..end]) {
             Ok(0) => return Err(End::Peer),
