@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Config(error)) => {
-            eprint!("{error}");
+            eprintln!("error: {error}");
             ExitCode::from(USAGE)
         }
         Err(Failure::Serve(error)) => {

@@ -1,8 +1,8 @@
 //! The entry points of the fuzzers, driven by a seed: what runs where libFuzzer cannot. `IRONSIDE_SEEDS` says
 //! how many seeds, `IRONSIDE_SEED` which one to replay.
-use ironside_tests::fuzzing::{bytes, operations};
+use ironside_tests::fuzzing::{bytes, operations, world};
 
-const SEEDS: u64 = 3000;
+const SEEDS: u64 = 2000;
 
 /// Hands `entry` bytes of any length and, for every second seed, bytes which begin like `example`.
 #[track_caller]
@@ -64,4 +64,9 @@ fn capsules_survive_any_bytes() {
 #[test]
 fn two_streams_agree_under_any_split() {
     drive(operations::pair, &[]);
+}
+
+#[test]
+fn a_world_keeps_its_promises_under_any_choices() {
+    drive(world::fabric, &[]);
 }

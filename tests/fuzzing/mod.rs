@@ -2,6 +2,7 @@
 //! targets in fuzz/ hand it what libFuzzer thinks up, the test `fuzz` what a seed gives.
 pub mod bytes;
 pub mod operations;
+pub mod world;
 
 use std::rc::Rc;
 
