@@ -15,7 +15,9 @@ pub enum OpenError {
     Open { path: PathBuf, source: io::Error },
     #[error("{path} cannot be written; export it read-only, or change its permissions")]
     NotWritable { path: PathBuf, source: io::Error },
-    #[error("{path} is in use (mounted, or opened exclusively by another process)")]
+    #[error(
+        "{path} is in use: mounted, opened exclusively, or served by another process; end that first, or serve it read-only on both sides"
+    )]
     InUse { path: PathBuf },
     #[error("{path} is neither a regular file nor a block device")]
     NotStorage { path: PathBuf },

@@ -431,3 +431,19 @@ fn identity_tells_files_apart() {
     assert_eq!(identity(&path), identity(&link));
     assert_ne!(identity(&path), identity(&other));
 }
+
+#[test]
+fn a_file_has_one_writer_or_many_readers() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk");
+    File::create(&path).unwrap().set_len(1 << 20).unwrap();
+    let open = |read_only| OpenMedium::file(&path, FileOptions { read_only, ..FileOptions::default() });
+    let writer = open(false).unwrap();
+    assert!(matches!(open(false), Err(OpenError::InUse { .. })));
+    assert!(matches!(open(true), Err(OpenError::InUse { .. })));
+    drop(writer);
+    let readers = [open(true).unwrap(), open(true).unwrap()];
+    assert!(matches!(open(false), Err(OpenError::InUse { .. })));
+    drop(readers);
+    open(false).unwrap();
+}

@@ -16,7 +16,7 @@ use super::config::{
 #[derive(Debug, Parser)]
 #[command(name = "ironside-target", version, arg_required_else_help = true)]
 pub struct Cli {
-    /// Log more; twice for every command. The variable `IRONSIDE_LOG` says it in full.
+    /// Log more; twice for everything there is. The variable `IRONSIDE_LOG` says it in full.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     #[command(subcommand)]

@@ -152,7 +152,7 @@ fn identify_namespace(namespace: &Namespace) -> NamespaceData {
         nuse: namespace.blocks.into(),
         nsfeat: NamespaceData::OPTIMAL_IO,
         nmic: NamespaceData::SHARED,
-        dlfeat: NamespaceData::WRITE_ZEROES_DEALLOCATES,
+        dlfeat: NamespaceData::DEALLOCATED_READS_ZERO,
         nvmcap: (u128::from(namespace.blocks) << namespace.block_shift).to_le_bytes(),
         npwg: preferred,
         npwa: preferred,

@@ -178,7 +178,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 let membership = Membership { cntlid, qid: 0, host: HostName::of(&data) };
                 self.become_member(now, queue.qp, token, membership, Role::Admin, &connect);
             }
-            Err(refusal) => self.refuse(now, queue.qp, token, refusal),
+            Err(refusal) => self.refuse(now, queue.qp, token, refusal, &HostName::of(&data)),
         }
     }
 
@@ -200,16 +200,16 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         self.answer(now, token, reply);
     }
 
-    fn refuse(&mut self, now: Time, qp: QpHandle, token: Token, refusal: Refusal) {
+    fn refuse(&mut self, now: Time, qp: QpHandle, token: Token, refusal: Refusal, host: &HostName) {
         let peer = self.connection(qp).map(|connection| connection.peer);
-        tracing::info!(peer = peer.map(tracing::field::display), %refusal, "connect refused");
+        tracing::info!(peer = peer.map(tracing::field::display), %host, %refusal, "connect refused");
         self.answer(now, token, refusal.into());
     }
 
     fn ask_to_join(&mut self, now: Time, qp: QpHandle, token: Token, connect: Connect, data: ConnectData) {
         let cntlid = data.cntlid.get();
         let Some(home) = self.controllers.home(cntlid) else {
-            return self.refuse(now, qp, token, Refusal::parameter_in_data(16));
+            return self.refuse(now, qp, token, Refusal::parameter_in_data(16), &HostName::of(&data));
         };
         let reactor = self.settings.reactor;
         let Some(connection) = self.connection(qp) else { return };
@@ -239,6 +239,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let Some(connection) = self.named(queue) else { return };
         let Some(joining) = connection.joining.take() else { return };
         connection.subnqn = Some(joining.subnqn);
+        let host = joining.membership.host.clone();
         match result {
             Ok(()) => match self.view_of(&joining.subnqn) {
                 Some(view) => {
@@ -252,9 +253,9 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                         &joining.connect,
                     );
                 }
-                None => self.refuse(now, queue.qp, joining.token, Refusal::parameter_in_data(256)),
+                None => self.refuse(now, queue.qp, joining.token, Refusal::parameter_in_data(256), &host),
             },
-            Err(refusal) => self.refuse(now, queue.qp, joining.token, refusal),
+            Err(refusal) => self.refuse(now, queue.qp, joining.token, refusal, &host),
         }
     }
 

@@ -1,4 +1,5 @@
 //! What reactors tell each other. Everything crosses by value; nothing is shared but counters.
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -21,6 +22,14 @@ pub struct QueueName {
 pub struct HostName {
     pub host_id: [u8; 16],
     pub nqn: [u8; 256],
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = self.nqn.iter().position(|&byte| byte == 0).unwrap_or(self.nqn.len());
+        // Quoted and escaped: these are a stranger's bytes.
+        write!(f, "{:?}", String::from_utf8_lossy(&self.nqn[..end]))
+    }
 }
 
 impl HostName {

@@ -86,8 +86,6 @@ impl Namespace {
     pub const SHARED: u8 = 1 << 0;
     /// NSFEAT: NPWG to NOWS are valid.
     pub const OPTIMAL_IO: u8 = 1 << 4;
-    /// DLFEAT: Write Zeroes may deallocate; what else was deallocated reads as anything.
-    pub const WRITE_ZEROES_DEALLOCATES: u8 = 0b1000;
     /// DLFEAT: deallocated blocks read as zeros, and Write Zeroes may deallocate.
     pub const DEALLOCATED_READS_ZERO: u8 = 0b1001;
 

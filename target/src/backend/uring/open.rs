@@ -1,17 +1,21 @@
 //! Opening files and block devices, and finding out whether and how they take direct I/O.
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::stat::Mode;
 
 use crate::backend::medium::{FileOptions, Identity, OpenError, check_block_size};
 
+/// The ring of a target that was killed gives its files up a moment after the process is gone.
+const LOCK_ATTEMPTS: u32 = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// What direct I/O asks of memory where a file system does not say.
 const MEMORY_ALIGNMENT: u32 = 512;
 /// The most that memory made by us is aligned to.
@@ -56,6 +60,9 @@ impl OpenFile {
         let mut flags = if options.read_only { OFlag::O_RDONLY } else { OFlag::O_RDWR } | OFlag::O_CLOEXEC;
         flags.set(OFlag::O_EXCL, exclusive);
         let file = open_with(path, flags)?;
+        if !is_device && !options.shared {
+            lock(path, &file, options.read_only)?;
+        }
         let failed = |source| OpenError::Open { path: path.into(), source };
         let sector_size = if is_device { sector_size(&file).map_err(failed)? } else { 1 };
         let direct = if options.buffered { None } else { Direct::switch_on(&file) };
@@ -87,6 +94,27 @@ fn open_with(path: &Path, flags: OFlag) -> Result<File, OpenError> {
         }
         _ => OpenError::Open { path: path.into(), source },
     })
+}
+
+/// Two targets which write one file would ruin it. A lock lasts as long as the descriptor, so that a target
+/// which was killed leaves none. A file system without locks has none to ask.
+fn lock(path: &Path, file: &File, read_only: bool) -> Result<(), OpenError> {
+    for _ in 0..LOCK_ATTEMPTS {
+        match if read_only { file.try_lock_shared() } else { file.try_lock() } {
+            Err(TryLockError::WouldBlock) => pause(),
+            Err(TryLockError::Error(error)) => {
+                tracing::debug!(path = %path.display(), %error, "not locked");
+                return Ok(());
+            }
+            Ok(()) => return Ok(()),
+        }
+    }
+    Err(OpenError::InUse { path: path.into() })
+}
+
+#[expect(clippy::disallowed_methods, reason = "the control thread opens media, before anything is served")]
+fn pause() {
+    std::thread::sleep(LOCK_PAUSE);
 }
 
 /// The end of a file or device. The position of the descriptor is nobody's: all transfers name an offset.
