@@ -185,8 +185,19 @@ fn a_dead_target_holds_nobody_up() {
     eventually("the loss is noticed", || {
         bench.initiator.list().iter().all(|one| one["State"] == "connecting")
     });
-    bench.initiator.fail(5, &["disconnect", &device]);
+    // A writer that has written all it wants and closed the device waits too, without having it open.
+    let mut writer = Command::new("dd")
+        .args(["if=/dev/zero", &format!("of={device}"), "bs=64k", "count=2"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("the writer's data waits", || {
+        let output = bench.initiator.run(&["disconnect", &device]);
+        assert_eq!(output.status.code(), Some(5));
+        String::from_utf8_lossy(&output.stderr).contains("busy with")
+    });
     bench.initiator.succeed(&["disconnect", "--force", &device]);
+    writer.wait().unwrap();
     assert!(!reader.wait_with_output().unwrap().status.success(), "a read without a target");
     bench.initiator.succeed(&["disconnect", socket["Name"].as_str().unwrap()]);
     eventually("the loop device goes", || !is_bound(&device));

@@ -18,6 +18,8 @@ pub enum Use {
         pid: u32,
         name: String,
     },
+    /// So many requests to it are under way. Whoever has closed it may still wait for them.
+    Requests(u64),
     /// So many NBD clients are connected.
     NbdClients(usize),
 }
@@ -29,6 +31,7 @@ impl fmt::Display for Use {
             Self::Swap => f.write_str("used as swap"),
             Self::HeldBy(device) => write!(f, "held by {device}"),
             Self::OpenBy { pid, name } => write!(f, "open by {name} (process {pid})"),
+            Self::Requests(count) => write!(f, "busy with {count} request(s)"),
             Self::NbdClients(count) => write!(f, "used by {count} NBD client(s)"),
         }
     }
@@ -54,7 +57,16 @@ pub fn of(path: &Path) -> Vec<Use> {
     let holders = fs::read_dir(Path::new("/sys/block").join(name).join("holders")).into_iter().flatten();
     uses.extend(holders.flatten().map(|holder| Use::HeldBy(holder.file_name().to_string_lossy().into())));
     uses.extend(open_by(path));
+    let in_flight =
+        fs::read_to_string(Path::new("/sys/block").join(name).join("inflight")).unwrap_or_default();
+    let requests = requests(&in_flight);
+    uses.extend((requests > 0).then_some(Use::Requests(requests)));
     uses
+}
+
+/// The sum of reads and writes, as the kernel writes them.
+fn requests(in_flight: &str) -> u64 {
+    in_flight.split_whitespace().filter_map(|count| count.parse::<u64>().ok()).sum()
 }
 
 /// Where a device is mounted, by its number or its name. The fields are those of proc(5).
@@ -104,6 +116,14 @@ mod tests {
         let found: Vec<_> = mounted(MOUNTS, "7:3", Path::new("/dev/loop3")).collect();
         assert_eq!(found, [Path::new("/mnt/a b"), Path::new("/mnt/c")]);
         assert_eq!(mounted(MOUNTS, "7:4", Path::new("/dev/loop4")).count(), 0);
+    }
+
+    #[test]
+    fn requests_under_way_are_counted() {
+        assert_eq!(
+            (requests("       3       12\n"), requests("       0        0\n"), requests("")),
+            (15, 0, 0)
+        );
     }
 
     #[test]
