@@ -131,6 +131,11 @@ impl Outgoing {
         }
     }
 
+    /// Bytes of staging in use.
+    pub(super) const fn staged(&self) -> usize {
+        self.filled
+    }
+
     /// Whether one FPDU with so many staged bytes fits.
     pub(super) fn has_room(&self, staged: usize) -> bool {
         self.staging.len() - self.filled >= staged && self.pieces.capacity() - self.pieces.len() >= 3

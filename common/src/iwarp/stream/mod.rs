@@ -122,8 +122,10 @@ pub struct Stream {
 
 /// Staging without CRC, when it holds headers and small payloads only.
 const STAGING_PLAIN: usize = 64 * 1024;
-/// Staging with CRC, when everything passes through it: a few of the longest FPDUs.
-const STAGING_CRC: usize = 4 * FPDU_MAX;
+/// Staging with CRC, when everything passes through it: what is sent at once, and the FPDU that exceeds it.
+const STAGING_CRC: usize = STAGED_AT_ONCE + FPDU_MAX;
+/// Bytes staged before they are sent: the kernel copies them on while they are in the nearest cache.
+const STAGED_AT_ONCE: usize = 64 * 1024;
 /// Pieces to send at once.
 const PIECES: usize = 512;
 

@@ -1,7 +1,7 @@
 //! Bytes to the peer: whose turn it is, segmentation, and what completes when they have been sent.
 use std::collections::VecDeque;
 
-use super::{OutstandingRead, OwedResponse, Stream, Work};
+use super::{OutstandingRead, OwedResponse, STAGED_AT_ONCE, Stream, Work};
 use crate::iwarp::crc::{CRC_LENGTH, crc32c};
 use crate::iwarp::ddp::{HEADER_MAX, TaggedWire, UntaggedWire};
 use crate::iwarp::fpdu::{LENGTH_FIELD, ReadRequest, Segment, SendSegment, padding};
@@ -109,7 +109,7 @@ impl Stream {
     /// Makes segments as long as there is work and room, and gives all that waits to be sent.
     pub fn transmit(&mut self, memory: &impl LocalMemory) -> &Outgoing {
         if self.fault.is_none() && self.outbound.open {
-            while self.choose() && self.emit(memory) {}
+            while self.outgoing.staged() < STAGED_AT_ONCE && self.choose() && self.emit(memory) {}
         }
         &self.outgoing
     }

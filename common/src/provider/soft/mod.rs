@@ -4,8 +4,6 @@
 //! goes *cold*: its owner polls the descriptor once, and [`Soft::on_ready`] makes it hot again.
 mod connection;
 mod linger;
-#[cfg(feature = "sim")]
-pub mod pipe;
 mod pump;
 mod receives;
 mod startup;

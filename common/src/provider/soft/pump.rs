@@ -8,9 +8,7 @@ use crate::iwarp::StreamEvent;
 use crate::time::Time;
 use crate::verbs::{CmEvent, Event, QpHandle, Received, RejectReason, Wc};
 
-/// Gathered sends of one connection in one turn: others wait.
-const ROUNDS: usize = 4;
-/// Bytes received from one connection in one turn, about.
+/// Bytes sent to, and received from, one connection in one turn, about: others wait.
 const BYTES_IN_A_TURN: usize = 1 << 20;
 /// From how many bytes on it pays to receive each payload into its place.
 const LARGE_PAYLOAD: u32 = 16 * 1024;
@@ -127,20 +125,23 @@ impl<W: Wire> Soft<W> {
         let (Phase::Full(full), Some(wire)) = (&mut connection.phase, &mut connection.wire) else {
             return false;
         };
-        let mut moved = false;
+        let mut moved = 0;
         if full.stream.outgoing().is_empty() {
             full.sent_at = self.now;
         }
         if !full.stream.awaits_response() {
             full.answered_at = self.now;
         }
-        for _ in 0..ROUNDS {
+        while moved < BYTES_IN_A_TURN {
             let outgoing = full.stream.transmit(&*self.memory);
             if outgoing.is_empty() {
                 break;
             }
             match wire.send(&self.memory, outgoing) {
-                Ok(sent) => full.stream.sent(sent),
+                Ok(sent) => {
+                    full.stream.sent(sent);
+                    moved += sent;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
                     self.end(qp, error.to_string(), true);
@@ -148,15 +149,14 @@ impl<W: Wire> Soft<W> {
                 }
             }
             full.sent_at = self.now;
-            moved = true;
         }
         // Work which needs no byte on the wire completes here too.
-        moved |= drain(qp, full, &mut self.events);
+        let completed = drain(qp, full, &mut self.events);
         if full.stream.has_output() {
             self.soil(qp);
             self.heat(qp);
         }
-        moved
+        moved > 0 || completed
     }
 
     fn advance_lingering(&mut self) -> bool {

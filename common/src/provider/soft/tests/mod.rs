@@ -1,10 +1,12 @@
 //! Two providers joined by pipes, under seeds and a clock of the test's own.
 mod life;
+mod pipe;
 mod traffic;
 
 use std::collections::BTreeMap;
 
-use super::pipe::{PipeWire, Pipes};
+use pipe::{PipeWire, Pipes};
+
 use super::*;
 use crate::memory::Region;
 use crate::verbs::{

@@ -1,4 +1,4 @@
-//! Byte pipes in memory, for simulated worlds: they split, delay and break as their choices say, and behave
+//! Byte pipes in memory: they split, delay and break as their choices say, and behave
 //! as sockets do at the end: who closes with bytes unread destroys those still under way to the peer.
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -9,10 +9,10 @@ use std::rc::Rc;
 
 use slab::Slab;
 
-use super::{Dialer, Wire};
 use crate::iwarp::{Outgoing, Part};
 use crate::memory::Memory;
 use crate::provider::sim::{Choices, Prng};
+use crate::provider::soft::{Dialer, Wire};
 use crate::verbs::Sge;
 
 /// Bytes a pipe holds one way.
@@ -22,7 +22,7 @@ const STALLS: u32 = 20;
 
 /// The pipes of one world.
 #[derive(Clone)]
-pub struct Pipes {
+pub(super) struct Pipes {
     state: Rc<RefCell<State>>,
 }
 
@@ -45,31 +45,28 @@ struct Pipe {
 }
 
 impl Pipes {
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         let state = State { choices: Prng::new(seed), pipes: Slab::new(), listening: BTreeMap::new() };
         Self { state: Rc::new(RefCell::new(state)) }
     }
 
     /// From now on connections to `address` succeed.
-    pub fn listen(&self, address: SocketAddr) {
+    pub(super) fn listen(&self, address: SocketAddr) {
         self.state.borrow_mut().listening.entry(address).or_default();
     }
 
     /// The next one who came to `address`.
-    #[must_use]
-    pub fn accept(&self, address: SocketAddr) -> Option<(PipeWire, SocketAddr)> {
+    pub(super) fn accept(&self, address: SocketAddr) -> Option<(PipeWire, SocketAddr)> {
         self.state.borrow_mut().listening.get_mut(&address)?.pop_front()
     }
 
     /// Somebody at `from` who connects elsewhere.
-    #[must_use]
-    pub fn dialer(&self, from: SocketAddr) -> PipeDialer {
+    pub(super) fn dialer(&self, from: SocketAddr) -> PipeDialer {
         PipeDialer { pipes: self.clone(), from }
     }
 
     /// Breaks one of the pipes there are.
-    pub fn break_one(&self, choices: &mut impl Choices) {
+    pub(super) fn break_one(&self, choices: &mut impl Choices) {
         let mut state = self.state.borrow_mut();
         let standing = state.pipes.iter().filter(|(_, pipe)| !pipe.broken).count();
         if let Some(chosen) = u32::try_from(standing).ok().filter(|&standing| standing > 0) {
@@ -82,14 +79,13 @@ impl Pipes {
     }
 
     /// Pipes which are not closed on both sides.
-    #[must_use]
-    pub fn open(&self) -> usize {
+    pub(super) fn open(&self) -> usize {
         self.state.borrow().pipes.len()
     }
 }
 
 /// Connects through [`Pipes`].
-pub struct PipeDialer {
+pub(super) struct PipeDialer {
     pipes: Pipes,
     from: SocketAddr,
 }
@@ -108,7 +104,7 @@ impl Dialer<PipeWire> for PipeDialer {
 }
 
 /// One end of a pipe.
-pub struct PipeWire {
+pub(super) struct PipeWire {
     pipes: Pipes,
     id: usize,
     side: usize,
