@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use super::connection::{Full, Overdue, Phase};
-use super::{LOOK_INTERVAL, STAGED_AT_ONCE, Soft, Wire};
+use super::{LOOK_INTERVAL, Soft, Staging, Wire};
 use crate::iwarp::StreamEvent;
 use crate::time::Time;
 use crate::verbs::{CmEvent, Event, QpHandle, Received, RejectReason, Wc};
@@ -162,7 +162,7 @@ impl<W: Wire> Soft<W> {
     fn advance_lingering(&mut self) -> bool {
         let before = self.lingering.len();
         let (memory, staging, now) = (&self.memory, &mut self.staging, self.now);
-        self.lingering.retain_mut(|linger| linger.advance(memory, staging, now));
+        self.lingering.retain_mut(|linger| linger.advance(memory, staging.room(), now));
         self.lingering.len() < before
     }
 
@@ -204,17 +204,17 @@ fn receive<W: Wire>(
     wire: &mut W,
     full: &mut Full,
     memory: &crate::memory::Memory,
-    staging: &mut [u8],
+    staging: &mut Staging,
 ) -> Result<usize, End> {
     let mut moved = 0;
     while moved < BYTES_IN_A_TURN {
-        let kept = full.leftover.len();
         let direct = full.stream.direct();
         // Amid large payloads little is staged, so that most of the next one goes to its place directly.
         let large = full.stream.payload_length() >= LARGE_PAYLOAD;
-        let end = kept + if large { STAGED_BETWEEN } else { STAGED_AT_ONCE };
-        let offered = direct.map_or(0, |direct| direct.length as usize) + end - kept;
-        let received = match wire.receive(memory, direct, &mut staging[kept..end]) {
+        let room = staging.room();
+        let room = if large { &mut room[..STAGED_BETWEEN] } else { room };
+        let offered = direct.map_or(0, |direct| direct.length as usize) + room.len();
+        let received = match wire.receive(memory, direct, room) {
             Ok(0) => return Err(End::Peer),
             Ok(received) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -224,11 +224,10 @@ fn receive<W: Wire>(
         let placed =
             direct.map_or(0, |direct| direct.length.min(u32::try_from(received).unwrap_or(u32::MAX)));
         full.stream.received_direct(placed);
-        staging[..kept].copy_from_slice(&full.leftover);
-        let filled = kept + received - placed as usize;
-        let used = full.stream.receive(&staging[..filled], memory).map_err(End::Fault)?;
+        let input = staging.join(&full.leftover, received - placed as usize);
+        let used = full.stream.receive(input, memory).map_err(End::Fault)?;
         full.leftover.clear();
-        full.leftover.extend_from_slice(&staging[used..filled]);
+        full.leftover.extend_from_slice(&input[used..]);
         if received < offered {
             break;
         }
