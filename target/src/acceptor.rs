@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::reactor::Letter;
 
 /// How long to let the system recover when it has no descriptors left for a new connection.
-const EXHAUSTED_PAUSE_MS: u16 = 50;
+const EXHAUSTED_PAUSE_MS: u16 = 500;
 
 /// The acceptor at work. Dropping its `stop` end, or [`Acceptor::stop`], ends it.
 pub struct Acceptor {
@@ -77,14 +77,14 @@ fn accept(listener: &TcpListener) -> Option<Letter> {
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
-            Err(error)
-                if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) =>
-            {
-                tracing::warn!(%error, "a connection cannot be accepted; raise the limit of open files");
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
+                tracing::debug!(%error, "a connection was gone before it was accepted");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection cannot be accepted; is the limit of open files too low?");
                 let _ = poll(&mut [], EXHAUSTED_PAUSE_MS);
                 return None;
             }
-            Err(error) => tracing::debug!(%error, "a connection was gone before it was accepted"),
         }
     }
 }

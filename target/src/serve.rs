@@ -10,6 +10,7 @@ use ironside_common::provider::{soft, tcp};
 use ironside_common::reactor::{Sender, mailbox, pin_to_core};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::SignalFd;
 
 use crate::acceptor::Acceptor;
 use crate::catalog::Catalog;
@@ -164,8 +165,9 @@ impl Reactors {
 
     /// Until a signal comes, or a reactor fails.
     fn wait_for_signal(&self, signals: &SigSet) -> Result<(), ServeError> {
+        let descriptor = SignalFd::new(signals).map_err(ServeError::Signals)?;
         loop {
-            match wait(signals, Duration::from_millis(500)) {
+            match wait(&descriptor, Duration::from_millis(500)) {
                 Ok(true) => return Ok(()),
                 Ok(false) if self.threads.iter().any(JoinHandle::is_finished) => return Ok(()),
                 Ok(false) => {}
@@ -198,11 +200,10 @@ fn run_reactor(parts: Parts, pinned: Option<usize>, started: impl FnOnce()) -> R
 }
 
 /// Waits for one of the signals; false if none came in time.
-fn wait(signals: &SigSet, timeout: Duration) -> Result<bool, nix::Error> {
-    let descriptor = nix::sys::signalfd::SignalFd::new(signals)?;
+fn wait(descriptor: &SignalFd, timeout: Duration) -> Result<bool, nix::Error> {
     let timeout = u16::try_from(timeout.as_millis()).unwrap_or(u16::MAX);
     let mut poll =
-        [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(&descriptor), nix::poll::PollFlags::POLLIN)];
+        [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(descriptor), nix::poll::PollFlags::POLLIN)];
     match nix::poll::poll(&mut poll, timeout) {
         Ok(ready) => Ok(ready > 0),
         Err(nix::errno::Errno::EINTR) => Ok(false),

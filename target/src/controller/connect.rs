@@ -130,7 +130,7 @@ impl Controller {
         if !self.is_named_by(data) {
             return Err(InvalidParameter::CNTLID.into());
         }
-        if !self.registers.is_ready() || connect.qid == 0 {
+        if !self.registers.is_ready() || !(1..=self.queues_granted).contains(&connect.qid) {
             return Err(InvalidParameter::QID.into());
         }
         let joined = self.queues.get_mut(usize::from(connect.qid)).ok_or(InvalidParameter::QID)?;

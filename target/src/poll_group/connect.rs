@@ -58,6 +58,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             entries,
             accepted: now,
             membership: None,
+            connecting: false,
             subnqn: None,
             joining: None,
             disconnecting: false,
@@ -101,7 +102,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let Some(connection) = self.connection(qp) else { return };
         let connect = job.command.fabrics_type() == Some(FabricsType::CONNECT);
         match (&connection.membership, connect) {
-            (None, true) if connection.joining.is_none() => self.on_connect(now, qp, &job),
+            (None, true) if !connection.connecting => self.on_connect(now, qp, &job),
             (Some(membership), false) if membership.qid == 0 => {
                 let cntlid = membership.cntlid;
                 self.on_controller_command(now, cntlid, &job);
@@ -118,10 +119,12 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         };
         self.memory.read(sge, &mut bytes);
         let data = ConnectData::read_from_bytes(&bytes).expect("as many bytes as it has");
-        let entries = self.connection(qp).map_or(0, |connection| connection.entries);
+        let Some(connection) = self.connection(qp) else { return };
+        let entries = connection.entries;
         if connect.sqsize >= entries {
             return self.answer(now, job.token, Refusal::parameter_in_command(44).into());
         }
+        connection.connecting = true;
         if connect.qid == 0 {
             self.hold_connect(qp, job.token, connect, data);
         } else {
@@ -160,7 +163,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         }
         let local = connection.local;
         let Some(cntlid) = self.controllers.vacant() else {
-            return self.answer(now, token, refused(Status::CONNECT_CONTROLLER_BUSY));
+            let busy = Refusal::from(Status::CONNECT_CONTROLLER_BUSY);
+            return self.refuse(now, queue.qp, token, busy, &HostName::of(&data));
         };
         let admission = Admission {
             cntlid,
@@ -173,7 +177,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             Ok(machine) => {
                 let peer = self.connection(queue.qp).map(|connection| connection.peer);
                 tracing::info!(peer = peer.map(tracing::field::display), cntlid, host = %machine.host_nqn(), "controller connected");
-                self.controllers.insert(cntlid, machine, queue.qp);
+                self.controllers.insert(cntlid, machine, queue);
                 self.next_check = now;
                 let membership = Membership { cntlid, qid: 0, host: HostName::of(&data) };
                 self.become_member(now, queue.qp, token, membership, Role::Admin, &connect);
@@ -193,6 +197,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     ) {
         let (cntlid, qid) = (membership.cntlid, membership.qid);
         let Some(connection) = self.connection(qp) else { return };
+        assert!(connection.membership.is_none(), "a queue belongs to one controller");
         connection.membership = Some(membership);
         let flow_control = (!connect.disable_sq_flow_control).then_some(connect.sqsize.saturating_add(1));
         connection.qpair.connected(role, qid, flow_control);
@@ -203,6 +208,9 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     fn refuse(&mut self, now: Time, qp: QpHandle, token: Token, refusal: Refusal, host: &HostName) {
         let peer = self.connection(qp).map(|connection| connection.peer);
         tracing::info!(peer = peer.map(tracing::field::display), %host, %refusal, "connect refused");
+        if let Some(connection) = self.connection(qp) {
+            connection.connecting = false;
+        }
         self.answer(now, token, refusal.into());
     }
 
@@ -299,12 +307,14 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     fn abort(&mut self, now: Time, cntlid: u16, sqid: u16, cid: u16) -> bool {
         let reactor = self.settings.reactor;
         let Some(entry) = self.controllers.get(cntlid) else { return false };
-        let queues = entry.queues.iter().filter(|queue| queue.name.reactor == reactor);
-        let io = queues.filter(|queue| queue.qid == sqid).map(|queue| queue.name.qp).next();
-        let qp = if sqid == 0 { Some(entry.admin) } else { io };
+        let mut queues = entry.queues.iter().filter(|queue| queue.name.reactor == reactor);
+        let Some(queue) = queues.find(|queue| queue.qid == sqid).map(|queue| queue.name) else {
+            return false;
+        };
         let mut aborted = false;
-        if let Some(qp) = qp {
-            self.with_qpair(now, qp, |qpair, cx| aborted = qpair.abort(cx, cid));
+        // It may have gone a moment ago, and its handle be another's.
+        if self.named(queue).is_some() {
+            self.with_qpair(now, queue.qp, |qpair, cx| aborted = qpair.abort(cx, cid));
         }
         aborted
     }

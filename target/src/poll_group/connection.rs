@@ -21,6 +21,8 @@ pub(super) struct Connection {
     pub(super) accepted: Time,
     /// The controller it belongs to, once its Connect succeeded.
     pub(super) membership: Option<Membership>,
+    /// A Connect is being decided about.
+    pub(super) connecting: bool,
     /// The subsystem of an I/O queue, as its Connect named it.
     pub(super) subnqn: Option<[u8; 256]>,
     /// The Connect which another reactor decides about.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ironside_common::nvme::fabrics::CNTLID_MAX;
-use ironside_common::verbs::{QpHandle, Token};
+use ironside_common::verbs::Token;
 
 use super::QueueName;
 use crate::controller::Controller;
@@ -12,7 +12,7 @@ use crate::controller::Controller;
 /// One controller and what belongs to it.
 pub(super) struct Entry {
     pub(super) machine: Controller,
-    pub(super) admin: QpHandle,
+    pub(super) admin: QueueName,
     pub(super) queues: Vec<IoQueue>,
     /// Asynchronous event requests, oldest first.
     pub(super) events: VecDeque<Token>,
@@ -70,7 +70,7 @@ impl Controllers {
         self.entries.get(index).is_none_or(Option::is_none)
     }
 
-    pub(super) fn insert(&mut self, cntlid: u16, machine: Controller, admin: QpHandle) {
+    pub(super) fn insert(&mut self, cntlid: u16, machine: Controller, admin: QueueName) {
         let index = self.index(cntlid).expect("a vacant identifier is one of ours");
         if self.entries.len() <= index {
             self.entries.resize_with(index + 1, || None);

@@ -70,8 +70,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         for queue in &entry.queues {
             self.send(queue.name.reactor, Message::End { queue: queue.name, why });
         }
-        if self.connection(entry.admin).is_some_and(|connection| connection.qpair.fault().is_none()) {
-            self.end(now, entry.admin, Fault::Ended(why));
+        if self.named(entry.admin).is_some_and(|connection| connection.qpair.fault().is_none()) {
+            self.end(now, entry.admin.qp, Fault::Ended(why));
         }
     }
 
@@ -119,7 +119,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 self.end(now, qp, Fault::Ended("no Connect came within 5 seconds"));
             } else if let Some(since) = self.draining {
                 let overdue = now.since(since) >= DRAIN_DEADLINE;
-                if connection.qpair.is_idle() || overdue {
+                if connection.qpair.is_idle() && !self.has_io_queues(index) || overdue {
                     busy = true;
                     self.end(now, qp, Fault::Ended("the target is stopping"));
                 }
@@ -128,9 +128,17 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         busy
     }
 
+    /// Whether this is the admin queue of a controller with I/O queues, which it would take along.
+    fn has_io_queues(&mut self, index: usize) -> bool {
+        let membership =
+            self.connections[index].as_ref().and_then(|connection| connection.membership.as_ref());
+        let admin = membership.filter(|membership| membership.qid == 0).map(|membership| membership.cntlid);
+        admin.and_then(|cntlid| self.controllers.get(cntlid)).is_some_and(|entry| !entry.queues.is_empty())
+    }
+
     fn check_controller(&mut self, now: Time, cntlid: u16) {
         let Some(admin) = self.controllers.get(cntlid).map(|entry| entry.admin) else { return };
-        let commands = self.connection(admin).map_or(0, |connection| connection.qpair.commands());
+        let commands = self.named(admin).map_or(0, |connection| connection.qpair.commands());
         let Some(entry) = self.controllers.get(cntlid) else { return };
         if entry.was_active(commands) {
             entry.machine.note_activity(now);

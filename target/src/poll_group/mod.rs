@@ -95,8 +95,9 @@ pub struct PollGroup<V, B> {
     /// Questions of other reactors about lost connections of a host.
     quiescing: Vec<(Box<HostName>, QueueName, u64)>,
     outbox: VecDeque<(usize, Message)>,
-    /// Where the round of those who wait for a buffer begins next time.
-    first_waiter: usize,
+    /// Queue pairs which wait for a buffer, and where their round goes on next time.
+    waiters: usize,
+    next_waiter: usize,
     turns: u64,
     next_check: Time,
     draining: Option<Time>,
@@ -126,7 +127,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             held: Vec::new(),
             quiescing: Vec::new(),
             outbox: VecDeque::new(),
-            first_waiter: 0,
+            waiters: 0,
+            next_waiter: 0,
             turns: 0,
             next_check: Time::ZERO,
             draining: None,
@@ -234,33 +236,57 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         }
     }
 
-    /// Calls into one queue pair, then sees to whatever came of it.
+    /// Calls into one queue pair, then sees to whatever came of it. Buffers are for those who wait for some,
+    /// as long as anybody does.
     fn with_qpair(
         &mut self,
         now: Time,
         qp: QpHandle,
         act: impl FnOnce(&mut Qpair, &mut Context<'_, V, Desk<B>>),
     ) {
+        let buffers = if self.waiters == 0 { u32::MAX } else { 0 };
+        self.with_buffers(now, qp, buffers, act);
+    }
+
+    /// As [`Self::with_qpair`], for up to so many buffers; says how many it has left.
+    fn with_buffers(
+        &mut self,
+        now: Time,
+        qp: QpHandle,
+        buffers: u32,
+        act: impl FnOnce(&mut Qpair, &mut Context<'_, V, Desk<B>>),
+    ) -> u32 {
         let Self { connections, verbs, desk, pool, memory, .. } = self;
         let connection = connections.get_mut(usize::from(qp.0)).and_then(Option::as_mut);
         let connection = connection.expect("only a queue pair of ours is reported about");
-        let mut cx = Context { verbs, services: desk, pool, memory };
+        let mut cx = Context { verbs, services: desk, pool, memory, buffers };
         act(&mut connection.qpair, &mut cx);
+        let left = cx.buffers;
         connection.note_activity();
         self.settle(now, qp);
+        left
     }
 
-    /// Those who wait for a buffer, in turn, each from where the last round ended.
+    /// Those who wait for a buffer get one each, in turn, from where the last round ended, until there is none
+    /// left that serves anybody.
     fn wake_waiters(&mut self, now: Time) {
-        let (count, first) = (self.connections.len(), self.first_waiter);
-        for index in (0..count).map(|index| (index + first) % count) {
-            let waits = |connection: &Connection| connection.qpair.waits_for_buffer();
-            if self.connections[index].as_ref().is_some_and(waits) {
+        let waits = |connection: &Option<Connection>| {
+            connection.as_ref().is_some_and(|connection| connection.qpair.waits_for_buffer())
+        };
+        self.waiters = self.connections.iter().filter(|connection| waits(connection)).count();
+        let (count, mut in_vain) = (self.connections.len(), 0);
+        while self.waiters > 0 && in_vain < count {
+            let index = self.next_waiter % count;
+            self.next_waiter = index + 1;
+            in_vain += 1;
+            if waits(&self.connections[index]) {
                 let qp = QpHandle(u16::try_from(index).expect("handles are numbered by a u16"));
-                self.with_qpair(now, qp, |qpair, cx| qpair.advance(cx));
-                self.first_waiter = index + 1;
+                if self.with_buffers(now, qp, 1, |qpair, cx| qpair.advance(cx)) == 0 {
+                    in_vain = 0;
+                }
             }
         }
+        self.waiters = self.connections.iter().filter(|connection| waits(connection)).count();
     }
 
     fn connection(&mut self, qp: QpHandle) -> Option<&mut Connection> {

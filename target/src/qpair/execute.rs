@@ -137,6 +137,7 @@ impl Qpair {
         self.await_fetch.retain(|&waiting| waiting != slot);
         let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
         self.answer(cx, slot, active, (Status::ABORT_REQUESTED, 0), None, None);
+        self.advance(cx);
         true
     }
 

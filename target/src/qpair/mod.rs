@@ -78,6 +78,8 @@ pub struct Context<'a, V, S> {
     pub services: &'a mut S,
     pub pool: &'a Rc<Pool>,
     pub memory: &'a Memory,
+    /// Buffers it may take in this call: none while others have waited longer.
+    pub buffers: u32,
 }
 
 /// What a queue is for; known once its Connect has succeeded.
@@ -368,7 +370,11 @@ impl Qpair {
                 unreachable!("only commands without a buffer wait for one");
             };
             let need = execute::need(active).expect("it waits because it needs some");
+            if cx.buffers == 0 {
+                return;
+            }
             let Some((data, scratch)) = need.take(cx.pool) else { return };
+            cx.buffers -= 1;
             self.await_buffer.pop_front();
             let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
             self.execute(cx, slot, Execution { active, data, scratch, step: 0 });
@@ -381,11 +387,12 @@ impl Qpair {
             let Phase::AwaitBuffer(active) = &self.slots[usize::from(slot)].phase else {
                 unreachable!("only commands without a buffer wait for one");
             };
-            if self.send_credits == 0 || self.read_credits == 0 {
+            if self.send_credits == 0 || self.read_credits == 0 || cx.buffers == 0 {
                 return;
             }
             let (need, remote) = (execute::need(active), active.remote());
             let Some((data, scratch)) = need.expect("it has data to fetch").take(cx.pool) else { return };
+            cx.buffers -= 1;
             self.await_fetch.pop_front();
             self.send_credits -= 1;
             self.read_credits -= 1;

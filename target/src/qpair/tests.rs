@@ -155,6 +155,7 @@ impl World {
             services: &mut self.disk,
             pool: &self.pool,
             memory: &self.memory,
+            buffers: u32::MAX,
         };
         act(&mut self.qpair, &mut cx);
     }
