@@ -8,6 +8,8 @@ mod connection;
 mod controllers;
 mod lifecycle;
 mod message;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -1,0 +1,197 @@
+//! Hosts which do not keep to the order of things, on the simulated fabric.
+use std::net::SocketAddr;
+
+use ironside_common::memory::{Region, SizeClass};
+use ironside_common::nvme::admin::Abort;
+use ironside_common::nvme::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, PropertySet};
+use ironside_common::nvme::private_data::Request;
+use ironside_common::nvme::property::PropertyId;
+use ironside_common::nvme::{AdminOpcode, Command, Completion, DataPointer, Nqn, Status};
+use ironside_common::provider::sim::{Network, Prng, SimProvider};
+use ironside_common::verbs::{Access, ConnectParameters, HostVerbs, Kind, Verbs};
+use uuid::Uuid;
+use zerocopy::IntoBytes;
+
+use super::*;
+use crate::backend::OpenMedium;
+use crate::catalog::{Hosts, Subsystem};
+
+/// Never asked for anything in these tests.
+struct NoDisk;
+
+impl Medium for NoDisk {
+    fn submit(&mut self, _: Token, _: usize, operation: Operation) {
+        unreachable!("{operation:?}");
+    }
+
+    fn in_place(&self, _: usize, _: u64, _: u32) -> Option<Sge> {
+        None
+    }
+
+    fn poll(&mut self) -> Option<Done> {
+        None
+    }
+}
+
+impl Storage for NoDisk {
+    fn backend_of(&mut self, _: &crate::catalog::Namespace) -> usize {
+        0
+    }
+}
+
+struct Bench {
+    network: Network,
+    group: PollGroup<SimProvider, NoDisk>,
+    host: SimProvider,
+    memory: Rc<Memory>,
+    address: SocketAddr,
+    now: Time,
+    answers: Vec<Completion>,
+}
+
+fn nqn(name: &str) -> Nqn {
+    format!("nqn.2014-08.org.example:{name}").parse().unwrap()
+}
+
+impl Bench {
+    fn new() -> Self {
+        let network = Network::new();
+        let address: SocketAddr = "192.0.2.1:4420".parse().unwrap();
+        let memory = Memory::new();
+        let classes = [SizeClass { size: 1 << 20, count: 8 }];
+        let pool = Pool::new(&memory, &classes).unwrap();
+        let verbs = network.endpoint(address, Rc::clone(&memory), 0);
+        network.set_listening(address, true);
+        let medium = OpenMedium::faulty(1 << 20, 512).unwrap();
+        let namespace = crate::catalog::Namespace::whole(1, Uuid::from_u128(1), medium);
+        let subsystem = Subsystem::new(nqn("s"), "S", Hosts::Any, vec![address], vec![namespace]).unwrap();
+        let catalog = Arc::new(Catalog::new(1, vec![subsystem]).unwrap());
+        let settings =
+            Settings { reactor: 0, reactors: 1, queue_depth: 32, in_capsule: 4096, reads: 4, io_queues: 4 };
+        let group = PollGroup::new(settings, verbs, NoDisk, pool, memory, catalog);
+        let memory = Memory::new();
+        memory.register(Region::new(1 << 20).unwrap());
+        let host = network.endpoint("192.0.2.2:1".parse().unwrap(), Rc::clone(&memory), 8);
+        Self { network, group, host, memory, address, now: Time::from_nanos(1), answers: Vec::new() }
+    }
+
+    /// Everything that can happen does.
+    fn settle(&mut self) {
+        let mut prng = Prng::new(1);
+        for _ in 0..10 {
+            while self.network.step(&mut prng) {}
+            while let Some(event) = self.host.poll() {
+                if let Event::Received(received) = event {
+                    self.answers.push(Completion::from_capsule(self.host.message(&received)).unwrap());
+                    self.host.repost(received);
+                }
+            }
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) {
+        self.group.turn(self.now);
+        while let Some((_, message)) = self.group.next_message() {
+            self.group.on_message(self.now, message);
+        }
+    }
+
+    fn queue(&mut self, qid: u16) -> QpHandle {
+        let parameters = ConnectParameters { receives: 32, receive_size: 16, send_queue: 200, reads: 0 };
+        let request = Request::new(qid, 32, 0);
+        let qp = self.host.connect(self.address, parameters, request.as_bytes());
+        self.settle();
+        qp
+    }
+
+    fn send(&mut self, qp: QpHandle, command: &Command) {
+        let token = Token { kind: Kind::Command, generation: 0, qpair: 0, slot: 0 };
+        self.host.post_command(qp, token, &command.to_bytes(), None, None);
+    }
+
+    fn connect(&mut self, qp: QpHandle, cid: u16, qid: u16, cntlid: u16) {
+        let sge = self.memory.sge(0, u64::from(cid) * 1024, ConnectData::SIZE);
+        let data = ConnectData::new(Uuid::from_u128(7), cntlid, &nqn("s"), &nqn("h"));
+        self.memory.write(sge, data.as_bytes());
+        let mr = self.host.allocate_mr(qp);
+        let exposure = self.host.prepare(qp, mr, sge, Access::RemoteRead);
+        let connect = Connect {
+            record_format: 0,
+            qid,
+            sqsize: 31,
+            priority_class: 0,
+            disable_sq_flow_control: false,
+            kato_ms: 0,
+        };
+        let pointer =
+            DataPointer::Keyed { remote: exposure.remote, length: ConnectData::SIZE, invalidate: true };
+        let command = connect.to_command(cid).with_data(pointer);
+        let token = Token { kind: Kind::Command, generation: 0, qpair: 0, slot: 0 };
+        self.host.post_command(qp, token, &command.to_bytes(), None, Some(exposure));
+    }
+
+    fn statuses(&mut self) -> Vec<(u16, bool)> {
+        let answers = std::mem::take(&mut self.answers);
+        answers.iter().map(|answer| (answer.cid.get(), answer.status().is_success())).collect()
+    }
+
+    /// An enabled controller: its admin queue and identifier.
+    fn controller(&mut self) -> (QpHandle, u16) {
+        let admin = self.queue(0);
+        self.connect(admin, 1, 0, CNTLID_DYNAMIC);
+        self.settle();
+        let cntlid = self.answers.pop().unwrap().dw0() as u16;
+        self.send(admin, &PropertySet::new(PropertyId::CC, 0x0046_0001).to_command(2));
+        self.settle();
+        assert_eq!(self.statuses(), [(2, true)]);
+        (admin, cntlid)
+    }
+}
+
+#[test]
+fn a_queue_becomes_one_controllers_however_many_connects_are_on_their_way() {
+    let mut bench = Bench::new();
+    let qp = bench.queue(0);
+    for cid in 0..8 {
+        bench.connect(qp, cid, 0, CNTLID_DYNAMIC);
+    }
+    bench.settle();
+    let statuses = bench.statuses();
+    assert_eq!(statuses.len(), 8);
+    assert_eq!(statuses.iter().filter(|(_, succeeded)| *succeeded).count(), 1);
+    assert_eq!(bench.group.controllers(), 1);
+    bench.host.disconnect(qp);
+    bench.settle();
+    assert_eq!((bench.group.controllers(), bench.group.connections()), (0, 0));
+}
+
+#[test]
+fn an_abort_which_names_a_queue_that_has_just_gone_finds_nothing() {
+    let mut bench = Bench::new();
+    let (admin, cntlid) = bench.controller();
+    let io = bench.queue(1);
+    bench.connect(io, 3, 1, cntlid);
+    bench.settle();
+    assert_eq!(bench.statuses(), [(3, true)]);
+    bench.host.disconnect(io);
+    let abort = Abort { sqid: 1, cid: 9 };
+    let command = Command {
+        cdw10: (u32::from(abort.cid) << 16 | 1).into(),
+        ..Command::new(AdminOpcode::ABORT.0, 4, 0)
+    };
+    bench.send(admin, &command);
+    bench.settle();
+    let answer = bench.answers.pop().unwrap();
+    assert_eq!((answer.status(), answer.dw0() & 1), (Status::SUCCESS, 1));
+}
+
+#[test]
+fn a_queue_beyond_those_granted_is_refused() {
+    let mut bench = Bench::new();
+    let (_, cntlid) = bench.controller();
+    let io = bench.queue(9);
+    bench.connect(io, 3, 9, cntlid);
+    bench.settle();
+    assert_eq!(bench.statuses(), [(3, false)]);
+}
