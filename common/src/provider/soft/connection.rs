@@ -75,6 +75,8 @@ pub(super) struct Full {
     /// When a Read was last answered, and when bytes last left; or when that began to be waited for.
     pub(super) answered_at: Time,
     pub(super) sent_at: Time,
+    /// When the peer is to be nudged; nothing once it has been heard.
+    pub(super) nudge_at: Option<Time>,
 }
 
 impl Full {
@@ -89,6 +91,7 @@ impl Full {
             leftover: Vec::with_capacity(leftover),
             answered_at: now,
             sent_at: now,
+            nudge_at: None,
         };
         for (id, buffer) in full.receives.all() {
             full.stream.post_receive(id, buffer);
@@ -130,6 +133,13 @@ impl<W> Connection<W> {
             Phase::Awaiting { deadline, .. } => Some(((*deadline)?, Overdue::StartUp)),
             Phase::Asked(_) => None,
             Phase::Full(full) => full.deadline(patience),
+        }
+    }
+
+    pub(super) const fn nudge_at(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Full(full) if self.wire.is_some() => full.nudge_at,
+            _ => None,
         }
     }
 

@@ -71,6 +71,9 @@ const HEADROOM: usize = FPDU_MAX.next_multiple_of(CACHE_LINE);
 const CACHE_LINE: usize = 64;
 /// How often deadlines are looked at while the loop is busy.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a peer which accepted may say nothing before it is nudged. Linux's siw overlooks an FPDU that
+/// comes between its MPA Reply and the moment it begins to listen, until more comes.
+const NUDGE_INTERVAL: Duration = Duration::from_millis(250);
 /// With so many hot connections or fewer, trying them all costs less than polling them.
 const HOT_FREELY: usize = 8;
 /// Turns in vain after which a connection goes cold, if there are more.
@@ -153,9 +156,12 @@ impl<W: Wire> Soft<W> {
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let patience = self.settings.patience;
-        let due = self.connections.iter().filter_map(|(_, connection)| connection.deadline(patience));
+        let due = self.connections.iter().filter_map(|(_, connection)| {
+            let deadline = connection.deadline(patience).map(|(deadline, _)| deadline);
+            deadline.into_iter().chain(connection.nudge_at()).min()
+        });
         // Deadlines are looked at now and then, so there is no point in coming earlier.
-        let due = due.map(|(deadline, _)| deadline.max(self.next_look)).min();
+        let due = due.map(|deadline| deadline.max(self.next_look)).min();
         let linger = (!self.lingering.is_empty()).then(|| self.now + linger::INTERVAL);
         due.into_iter().chain(linger).min()
     }

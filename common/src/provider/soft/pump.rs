@@ -2,8 +2,8 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::connection::{Full, Overdue, Phase};
-use super::{LOOK_INTERVAL, Soft, Staging, Wire};
+use super::connection::{Connection, Full, Overdue, Phase};
+use super::{LOOK_INTERVAL, NUDGE_INTERVAL, Soft, Staging, Wire};
 use crate::iwarp::StreamEvent;
 use crate::time::Time;
 use crate::verbs::{CmEvent, Event, QpHandle, Received, RejectReason, Wc};
@@ -33,6 +33,7 @@ impl<W: Wire> Soft<W> {
         busy |= self.advance_lingering();
         if now >= self.next_look {
             self.next_look = now + LOOK_INTERVAL;
+            busy |= self.nudge();
             busy |= self.expire();
         }
         busy
@@ -100,6 +101,7 @@ impl<W: Wire> Soft<W> {
         let received = receive(wire, full, &self.memory, &mut self.staging);
         let moved = !matches!(received, Ok(0));
         if moved {
+            full.nudge_at = None;
             drain(qp, full, &mut self.events);
         }
         if full.stream.answers() != answers {
@@ -164,6 +166,22 @@ impl<W: Wire> Soft<W> {
         let (memory, staging, now) = (&self.memory, &mut self.staging, self.now);
         self.lingering.retain_mut(|linger| linger.advance(memory, staging.room(), now));
         self.lingering.len() < before
+    }
+
+    /// Sends a little more to who has accepted and says nothing.
+    fn nudge(&mut self) -> bool {
+        let due = |connection: &Connection<W>| connection.nudge_at().is_some_and(|due| due <= self.now);
+        let silent = self.connections.iter().filter(|(_, connection)| due(connection));
+        // Rarely any, and it has to be known before they are touched.
+        let silent: Vec<_> = silent.map(|(qp, _)| qp).collect();
+        for &qp in &silent {
+            if let Phase::Full(full) = &mut self.connections.get_mut(qp).phase {
+                full.nudge_at = Some(self.now + NUDGE_INTERVAL);
+                full.stream.nudge();
+            }
+            self.soil(qp);
+        }
+        !silent.is_empty()
     }
 
     /// Ends what has waited for too long.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::connection::{Connection, Full, Inbox, Phase, Wish};
 use super::receives::Receives;
-use super::{NOWHERE, Soft, Wire};
+use super::{NOWHERE, NUDGE_INTERVAL, Soft, Wire};
 use crate::iwarp::mpa::{Frame, FrameError, FrameKind, Initiator, Offer, Parsed, Refusal, Responder, Terms};
 use crate::iwarp::{Config, Outgoing, Role, Stream, ULPDU_MIN};
 use crate::memory::Memory;
@@ -155,7 +155,8 @@ impl<W: Wire> Soft<W> {
         let Phase::Requesting { wish, .. } = &self.connections.get(qp).phase else { return Ok(()) };
         let (parameters, regions) = (wish.parameters, wish.regions);
         let receives = Receives::new(&self.memory, parameters.receives, parameters.receive_size)?;
-        let full = self.full(qp, Role::Initiator, terms, parameters, receives);
+        let mut full = self.full(qp, Role::Initiator, terms, parameters, receives);
+        full.nudge_at = Some(self.now + NUDGE_INTERVAL);
         let connection = self.connections.get_mut(qp);
         connection.phase = Phase::Full(full);
         for _ in 0..regions {

@@ -204,3 +204,22 @@ fn a_lent_message_forbids_to_destroy() {
     world.target.soft.disconnect(theirs);
     world.target.soft.destroy(theirs);
 }
+
+#[test]
+fn a_peer_that_says_nothing_is_nudged_until_it_does() {
+    let mut world = World::new(7, true, true);
+    let (ours, _) = world.connected();
+    let nudge_at = |world: &World| world.host.soft.connections.get(ours).nudge_at();
+    let first = nudge_at(&world).expect("the target owes an answer");
+    while nudge_at(&world) == Some(first) {
+        assert!(world.host.soft.deadline().is_some(), "whoever sleeps has to be woken for it");
+        world.now = world.now + Duration::from_millis(50);
+        world.pump();
+    }
+    assert!(world.now >= first);
+    // What says nothing is no message, and breaks nothing.
+    for _ in 0..100 {
+        world.pump();
+    }
+    assert!(world.target.soft.poll().is_none() && world.host.soft.poll().is_none());
+}
