@@ -152,15 +152,14 @@ impl Reactors {
             reactors.threads.push(thread.map_err(ServeError::Thread)?);
         }
         drop(started);
-        reactors.await_start(&all_started)?;
+        reactors.await_start(&all_started);
         Ok(reactors)
     }
 
     /// Every reactor says so once, or drops its end.
-    fn await_start(&self, started: &Receiver<()>) -> Result<(), ServeError> {
+    fn await_start(&self, started: &Receiver<()>) {
         // One that failed is found by the drain, which knows why.
         let _ = self.threads.iter().try_for_each(|_| started.recv());
-        Ok(())
     }
 
     /// Until a signal comes, or a reactor fails.

@@ -250,10 +250,6 @@ impl Qpair {
         self.commands
     }
 
-    pub fn role(&self) -> &Role {
-        &self.role
-    }
-
     pub fn send_credits(&self) -> u32 {
         self.send_credits
     }

@@ -136,12 +136,6 @@ impl Network {
         true
     }
 
-    /// Connections which could be broken.
-    #[must_use]
-    pub fn open_connections(&self) -> usize {
-        self.state.borrow().connections.iter().filter(|(_, c)| c.open && !c.broken).count()
-    }
-
     /// Breaks one open connection, in the middle of whatever it was doing.
     pub fn break_one(&self, choices: &mut impl Choices) {
         let mut state = self.state.borrow_mut();
