@@ -22,6 +22,8 @@ use crate::poll_group::{self, Message, PollGroup, Storage};
 
 /// Entries of a reactor's ring; more in flight are submitted as these complete.
 const RING_ENTRIES: u32 = 1024;
+/// How long a reactor gives another one whose mailbox is full.
+const FULL_MAILBOX_PAUSE: Duration = Duration::from_millis(1);
 
 /// Buffers of a reactor. Memory is taken from the system only as they are used.
 const BUFFERS: [SizeClass; 3] = [
@@ -78,9 +80,42 @@ struct Reactor {
     me: usize,
     group: PollGroup<TcpSoft, RingStorage>,
     mailbox: Mailbox<Letter>,
+    post: Post,
+}
+
+/// The way to the other reactors.
+struct Post {
     reactors: Vec<Sender<Letter>>,
-    /// Messages which found a full mailbox.
+    /// Messages which found a full mailbox, and when they are tried again.
     backlog: VecDeque<(usize, Message)>,
+    retry: Option<Time>,
+}
+
+impl Post {
+    fn new(reactors: Vec<Sender<Letter>>) -> Self {
+        Self { reactors, backlog: VecDeque::new(), retry: None }
+    }
+
+    fn push(&mut self, to: usize, message: Message) {
+        self.backlog.push_back((to, message));
+    }
+
+    /// Sends what there is, in order, until one finds a full mailbox.
+    fn send(&mut self, now: Time) {
+        self.retry = None;
+        while let Some((to, message)) = self.backlog.pop_front() {
+            match self.reactors[to].try_send(Letter::Group(message)) {
+                // A reactor that is gone has drained: nobody there waits for this.
+                Ok(()) | Err(TrySendError::Disconnected(_)) => {}
+                Err(TrySendError::Full(Letter::Group(message))) => {
+                    self.backlog.push_front((to, message));
+                    self.retry = Some(now + FULL_MAILBOX_PAUSE);
+                    return;
+                }
+                Err(TrySendError::Full(Letter::Adopt { .. })) => unreachable!("a message was sent"),
+            }
+        }
+    }
 }
 
 impl Reactor {
@@ -93,7 +128,7 @@ impl Reactor {
         let verbs = Soft::new(Rc::clone(&memory), Box::new(TcpDialer), provider);
         let me = group.reactor;
         let group = PollGroup::new(group, verbs, storage, pool, memory, catalog);
-        Ok(Self { me, group, mailbox, reactors, backlog: VecDeque::new() })
+        Ok(Self { me, group, mailbox, post: Post::new(reactors) })
     }
 
     fn open_letter(&mut self, ring: &mut Ring, now: Time, letter: Letter) {
@@ -117,20 +152,10 @@ impl Reactor {
             if to == self.me {
                 self.group.on_message(now, message);
             } else {
-                self.backlog.push_back((to, message));
+                self.post.push(to, message);
             }
         }
-        while let Some((to, message)) = self.backlog.pop_front() {
-            match self.reactors[to].try_send(Letter::Group(message)) {
-                // A reactor that is gone has drained: nobody there waits for this.
-                Ok(()) | Err(TrySendError::Disconnected(_)) => {}
-                Err(TrySendError::Full(Letter::Group(message))) => {
-                    self.backlog.push_front((to, message));
-                    return busy;
-                }
-                Err(TrySendError::Full(Letter::Adopt { .. })) => unreachable!("a message was sent"),
-            }
-        }
+        self.post.send(now);
         busy
     }
 }
@@ -166,8 +191,8 @@ impl Tenant for Reactor {
     }
 
     fn deadline(&self) -> Option<Time> {
-        let retry = (!self.backlog.is_empty()).then_some(Time::ZERO + Duration::from_millis(1));
-        [self.group.deadline(), self.group.provider().deadline(), retry].into_iter().flatten().min()
+        let deadlines = [self.group.deadline(), self.group.provider().deadline(), self.post.retry];
+        deadlines.into_iter().flatten().min()
     }
 
     fn finished(&self) -> bool {
@@ -217,5 +242,32 @@ impl Storage for RingStorage {
     fn backend_of(&mut self, namespace: &Namespace) -> usize {
         let found = self.numbers.iter().find(|(uuid, _)| *uuid == namespace.uuid);
         found.expect("every namespace of a catalog was attached before the catalog came").1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ironside_common::reactor::mailbox;
+
+    use super::*;
+
+    #[test]
+    fn a_full_mailbox_is_tried_again_later_and_in_order() {
+        let (sender, mut mailbox) = mailbox(1).unwrap();
+        let mut post = Post::new(vec![sender]);
+        let now = Time::from_nanos(1 << 50);
+        let left = |cntlid| {
+            let queue =
+                poll_group::QueueName { reactor: 0, qp: ironside_common::verbs::QpHandle(0), generation: 0 };
+            Message::Left { cntlid, queue }
+        };
+        (1..=3).for_each(|cntlid| post.push(0, left(cntlid)));
+        for cntlid in 1..=3 {
+            post.send(now);
+            let expected = (cntlid < 3).then_some(now + FULL_MAILBOX_PAUSE);
+            assert_eq!(post.retry, expected, "not in the past, or the loop would spin");
+            let Some(Letter::Group(Message::Left { cntlid: got, .. })) = mailbox.receive() else { panic!() };
+            assert_eq!(got, cntlid);
+        }
     }
 }
