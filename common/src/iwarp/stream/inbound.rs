@@ -293,10 +293,10 @@ impl Stream {
     fn finish_response(&mut self, length: u32, last: bool) {
         let Some(read) = self.reads.front_mut() else { return };
         read.received += length;
-        self.answers += 1;
         if !last {
             return;
         }
+        self.answers += 1;
         if let Some(OutstandingRead { work: Some((token, slot)), .. }) = self.reads.pop_front() {
             self.stags.close_sink(slot);
             self.free_sinks.push(slot);

@@ -116,8 +116,9 @@ pub struct Stream {
     outgoing: Outgoing,
     events: VecDeque<StreamEvent>,
     fault: Option<Fault>,
-    /// Segments of Read Responses which have come, since the beginning.
+    /// Reads which were answered whole, and messages which were sent whole, since the beginning.
     answers: u64,
+    messages: u64,
 }
 
 /// Staging without CRC, when it holds headers and small payloads only.
@@ -155,6 +156,7 @@ impl Stream {
             events: VecDeque::with_capacity(usize::from(config.receives) + 2 * send_queue),
             fault: None,
             answers: 0,
+            messages: 0,
         };
         if let (Role::Initiator, Some(rtr)) = (config.role, rtr) {
             stream.indicate_ready(rtr);
@@ -219,10 +221,17 @@ impl Stream {
         !self.reads.is_empty()
     }
 
-    /// A number that grows with each piece of an answer to a Read of ours.
+    /// Reads of ours which have been answered whole: the answers come in order, so with each of these it is
+    /// another Read that waits.
     #[must_use]
     pub const fn answers(&self) -> u64 {
         self.answers
+    }
+
+    /// Messages which have been sent whole.
+    #[must_use]
+    pub const fn messages(&self) -> u64 {
+        self.messages
     }
 
     /// Whether there are bytes which could be sent now.

@@ -126,6 +126,7 @@ impl Stream {
         self.outbound.sent += bytes as u64;
         let sent = self.outbound.sent;
         while self.outbound.unsent.front().is_some_and(|emitted| emitted.end <= sent) {
+            self.messages += 1;
             match self.outbound.unsent.pop_front().expect("there is a front").done {
                 Done::Send(token) => self.complete(token),
                 Done::Write => self.in_use -= 1,

@@ -72,7 +72,8 @@ pub(super) struct Full {
     pub(super) regions: u16,
     /// The incomplete FPDU at the end of what was received.
     pub(super) leftover: Vec<u8>,
-    /// When a Read was last answered, and when bytes last left; or when that began to be waited for.
+    /// Since when the oldest Read waits to be answered whole, and the oldest message to be sent whole. A peer
+    /// which takes or gives a piece now and then gains no time: buffers wait for each of these.
     pub(super) answered_at: Time,
     pub(super) sent_at: Time,
     /// When the peer is to be nudged; nothing once it has been heard.
@@ -116,7 +117,7 @@ impl Full {
 pub(super) enum Overdue {
     #[error("the start-up was not completed in time")]
     StartUp,
-    #[error("the peer takes no bytes")]
+    #[error("the peer does not take a message")]
     Unsent,
     #[error("an RDMA Read remains unanswered")]
     Unanswered,

@@ -42,7 +42,8 @@ pub struct Settings {
     pub reads: u16,
     /// Where the unpredictable part of keys comes from.
     pub seed: u64,
-    /// How long a connection may stand still with bytes unsent or an RDMA Read unanswered.
+    /// How long the peer has for each message and each RDMA Read, one after another: to take the one whole, to
+    /// answer the other whole.
     pub patience: Duration,
 }
 

@@ -127,7 +127,7 @@ impl<W: Wire> Soft<W> {
         let (Phase::Full(full), Some(wire)) = (&mut connection.phase, &mut connection.wire) else {
             return false;
         };
-        let mut moved = 0;
+        let (mut moved, messages) = (0, full.stream.messages());
         if full.stream.outgoing().is_empty() {
             full.sent_at = self.now;
         }
@@ -150,6 +150,8 @@ impl<W: Wire> Soft<W> {
                     return true;
                 }
             }
+        }
+        if full.stream.messages() != messages {
             full.sent_at = self.now;
         }
         // Work which needs no byte on the wire completes here too.
