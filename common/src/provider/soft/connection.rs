@@ -24,11 +24,8 @@ pub(super) struct Connection<W> {
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
     pub(super) phase: Phase,
-    /// Tried at each turn, since when in vain, and whether the list of hot connections names it.
-    pub(super) hot: bool,
+    /// Turns at which it was tried in vain.
     pub(super) idle_turns: u32,
-    /// Whether the list of connections with something to send names it.
-    pub(super) dirty: bool,
     /// A poll of its readiness is out, perhaps for writing too.
     pub(super) polled: Option<Polled>,
 }
@@ -125,7 +122,7 @@ pub(super) enum Overdue {
 
 impl<W> Connection<W> {
     pub(super) fn new(wire: Option<W>, peer: SocketAddr, local: SocketAddr, phase: Phase) -> Self {
-        Self { wire, peer, local, phase, hot: false, idle_turns: 0, dirty: false, polled: None }
+        Self { wire, peer, local, phase, idle_turns: 0, polled: None }
     }
 
     pub(super) fn deadline(&self, patience: Duration) -> Option<(Time, Overdue)> {
@@ -177,33 +174,60 @@ impl<W> Connection<W> {
 /// Free handles rest until there are so many, so that one is not at once used again.
 const RESTING: usize = 8;
 
+/// The handle of a connect which found no handle free; no connection ever has it.
+pub(super) const NO_HANDLE: QpHandle = QpHandle(u16::MAX);
+
 /// Connections by handle.
 pub(super) struct Table<W> {
     slots: Vec<Slot<W>>,
     free: VecDeque<u16>,
+    /// Handles there are.
+    pub(super) most: u16,
 }
 
 struct Slot<W> {
     connection: Option<Connection<W>>,
     /// Tells one poll of readiness from the one before.
     generation: u16,
+    /// Which lists name the handle. They may go on to when the connection is gone, and find that out when
+    /// its turn comes: so an end costs nothing for every connection there is.
+    listed: Listed,
+}
+
+/// Whether the list of hot connections, and the one of those with something to send, name a handle.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Listed {
+    pub(super) hot: bool,
+    pub(super) dirty: bool,
 }
 
 impl<W> Table<W> {
     pub(super) fn new() -> Self {
-        Self { slots: Vec::new(), free: VecDeque::new() }
+        Self { slots: Vec::new(), free: VecDeque::new(), most: NO_HANDLE.0 }
     }
 
+    /// Whether a handle is free.
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.slots.len() < usize::from(self.most)
+    }
+
+    /// # Panics
+    /// If there is no room.
     pub(super) fn insert(&mut self, connection: Connection<W>) -> QpHandle {
-        let full = self.slots.len() > usize::from(u16::MAX);
+        let full = self.slots.len() >= usize::from(self.most);
         if self.free.len() > RESTING || full {
-            let index = self.free.pop_front().expect("fewer than 65,536 connections");
+            let index = self.free.pop_front().expect("the caller looked whether there is room");
             self.slots[usize::from(index)].connection = Some(connection);
             return QpHandle(index);
         }
         let index = u16::try_from(self.slots.len()).expect("looked above");
-        self.slots.push(Slot { connection: Some(connection), generation: 0 });
+        self.slots.push(Slot { connection: Some(connection), generation: 0, listed: Listed::default() });
         QpHandle(index)
+    }
+
+    /// Which lists name the handle.
+    pub(super) fn listed(&mut self, qp: QpHandle) -> &mut Listed {
+        &mut self.slots[usize::from(qp.0)].listed
     }
 
     pub(super) fn remove(&mut self, qp: QpHandle) -> Connection<W> {

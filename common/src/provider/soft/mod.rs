@@ -27,7 +27,7 @@ use crate::memory::Memory;
 use crate::time::Time;
 use crate::verbs::{CmEvent, Event, QpHandle, Sge};
 use connection::{Connection, Phase, Polled, Table};
-use linger::Linger;
+use linger::Lingering;
 
 pub use wire::{Dialer, Wire};
 
@@ -112,13 +112,13 @@ pub struct Soft<W> {
     settings: Settings,
     now: Time,
     connections: Table<W>,
-    /// Each connection is named at most once in each of these.
+    /// Each handle is named at most once in each of these, and may be free or another connection's by now.
     hot: Vec<QpHandle>,
     dirty: Vec<QpHandle>,
     flushing: Vec<QpHandle>,
     /// Those which went cold last and are owed one more look.
     cooled: Vec<QpHandle>,
-    lingering: Vec<Linger<W>>,
+    lingering: Lingering<W>,
     events: VecDeque<Event>,
     staging: Staging,
     next_look: Time,
@@ -139,7 +139,7 @@ impl<W: Wire> Soft<W> {
             dirty: Vec::new(),
             flushing: Vec::new(),
             cooled: Vec::new(),
-            lingering: Vec::new(),
+            lingering: Lingering::new(),
             events: VecDeque::new(),
             staging: Staging::new(),
             next_look: Time::ZERO,
@@ -163,8 +163,7 @@ impl<W: Wire> Soft<W> {
         });
         // Deadlines are looked at now and then, so there is no point in coming earlier.
         let due = due.map(|deadline| deadline.max(self.next_look)).min();
-        let linger = (!self.lingering.is_empty()).then(|| self.now + linger::INTERVAL);
-        due.into_iter().chain(linger).min()
+        due.into_iter().chain(self.lingering.deadline()).min()
     }
 
     /// To be called at each turn: of many hot connections, those that have been idle for long go cold, and
@@ -184,7 +183,10 @@ impl<W: Wire> Soft<W> {
     fn go_cold(&mut self, idle_turns: u32, mut poll: impl FnMut(Interest<'_>)) {
         let mut index = 0;
         while let Some(&qp) = self.hot.get(index) {
-            let connection = self.connections.get(qp);
+            let Some(connection) = self.connections.find(qp) else {
+                self.unlist_hot(index);
+                continue;
+            };
             let wire = connection.wire.as_ref().and_then(Wire::descriptor);
             if connection.idle_turns < idle_turns || wire.is_none() {
                 index += 1;
@@ -201,10 +203,15 @@ impl<W: Wire> Soft<W> {
                     poll(Interest { descriptor, events: PollFlags::POLLIN | out, slot: qp.0, generation });
                 }
             }
-            self.connections.get_mut(qp).hot = false;
-            self.hot.swap_remove(index);
+            self.unlist_hot(index);
             self.cooled.push(qp);
         }
+    }
+
+    /// Takes one off the list of hot connections; another takes its place.
+    fn unlist_hot(&mut self, index: usize) {
+        let qp = self.hot.swap_remove(index);
+        self.connections.listed(qp).hot = false;
     }
 
     /// What [`Self::arm`] or [`Self::cool`] asked for has come: the connection is hot again.
@@ -222,17 +229,19 @@ impl<W: Wire> Soft<W> {
     fn heat(&mut self, qp: QpHandle) {
         let connection = self.connections.get_mut(qp);
         connection.idle_turns = 0;
-        if !connection.hot && connection.is_receiving() {
-            connection.hot = true;
+        let receiving = connection.is_receiving();
+        let listed = self.connections.listed(qp);
+        if receiving && !listed.hot {
+            listed.hot = true;
             self.hot.push(qp);
         }
     }
 
     /// There may be something to send.
     fn soil(&mut self, qp: QpHandle) {
-        let connection = self.connections.get_mut(qp);
-        if !connection.dirty {
-            connection.dirty = true;
+        let listed = self.connections.listed(qp);
+        if !listed.dirty {
+            listed.dirty = true;
             self.dirty.push(qp);
         }
     }
@@ -243,20 +252,12 @@ impl<W: Wire> Soft<W> {
         qp
     }
 
-    /// Takes a connection out of everything.
-    fn remove(&mut self, qp: QpHandle) -> Connection<W> {
-        for list in [&mut self.hot, &mut self.dirty, &mut self.cooled] {
-            list.retain(|&other| other != qp);
-        }
-        self.connections.remove(qp)
-    }
-
     fn tell(&mut self, event: CmEvent) {
         self.events.push_back(Event::Connection(Box::new(event)));
     }
 
     fn linger(&mut self, wire: W, outgoing: Outgoing) {
-        self.lingering.push(Linger::new(wire, outgoing));
+        self.lingering.add(wire, outgoing, self.now, &self.memory, self.staging.room());
     }
 
     /// Ends a connection in full operation, once: everything completes, then its end is told. The peer may

@@ -46,8 +46,10 @@ impl<W: Wire> Soft<W> {
         // Connections which cannot send all come back into the list.
         std::mem::swap(&mut self.dirty, &mut self.flushing);
         while let Some(qp) = self.flushing.pop() {
-            self.connections.get_mut(qp).dirty = false;
-            busy |= self.send(qp);
+            self.connections.listed(qp).dirty = false;
+            if self.connections.find(qp).is_some() {
+                busy |= self.send(qp);
+            }
         }
         busy
     }
@@ -55,19 +57,14 @@ impl<W: Wire> Soft<W> {
     fn receive_hot(&mut self) -> bool {
         let (mut busy, mut index) = (false, 0);
         while let Some(&qp) = self.hot.get(index) {
-            let moved = self.advance(qp);
+            let moved = self.connections.find(qp).is_some() && self.advance(qp);
             busy |= moved;
-            // The connection may have gone, and another have taken its place in the list.
-            if self.hot.get(index) != Some(&qp) {
-                continue;
-            }
-            let connection = self.connections.get_mut(qp);
-            connection.idle_turns = if moved { 0 } else { connection.idle_turns.saturating_add(1) };
-            if connection.is_receiving() {
-                index += 1;
-            } else {
-                connection.hot = false;
-                self.hot.swap_remove(index);
+            match self.connections.find(qp).filter(|connection| connection.is_receiving()) {
+                Some(connection) => {
+                    connection.idle_turns = if moved { 0 } else { connection.idle_turns.saturating_add(1) };
+                    index += 1;
+                }
+                None => self.unlist_hot(index),
             }
         }
         busy
@@ -77,7 +74,7 @@ impl<W: Wire> Soft<W> {
     fn look_once_more(&mut self) -> bool {
         let mut busy = false;
         while let Some(qp) = self.cooled.pop() {
-            let cold = self.connections.find(qp).is_some_and(|connection| !connection.hot);
+            let cold = self.connections.find(qp).is_some() && !self.connections.listed(qp).hot;
             if cold && self.advance(qp) {
                 busy = true;
                 if self.connections.find(qp).is_some() {
@@ -107,10 +104,8 @@ impl<W: Wire> Soft<W> {
         if full.stream.answers() != answers {
             full.answered_at = self.now;
         }
-        let responds = full.stream.has_output();
-        if responds && !connection.dirty {
-            connection.dirty = true;
-            self.dirty.push(qp);
+        if full.stream.has_output() {
+            self.soil(qp);
         }
         match received {
             Ok(_) => {}
@@ -164,10 +159,7 @@ impl<W: Wire> Soft<W> {
     }
 
     fn advance_lingering(&mut self) -> bool {
-        let before = self.lingering.len();
-        let (memory, staging, now) = (&self.memory, &mut self.staging, self.now);
-        self.lingering.retain_mut(|linger| linger.advance(memory, staging.room(), now));
-        self.lingering.len() < before
+        self.lingering.advance(self.now, &self.memory, self.staging.room())
     }
 
     /// Sends a little more to who has accepted and says nothing.
@@ -208,13 +200,13 @@ impl<W: Wire> Soft<W> {
 
     /// The connect of ours has failed.
     pub(super) fn refuse(&mut self, qp: QpHandle, reason: RejectReason) {
-        drop(self.remove(qp));
+        drop(self.connections.remove(qp));
         self.tell(CmEvent::Refused { qp, reason });
     }
 
     /// A connection nobody was told of goes as it came.
     pub(super) fn forget(&mut self, qp: QpHandle, reason: &dyn std::fmt::Display) {
-        let connection = self.remove(qp);
+        let connection = self.connections.remove(qp);
         tracing::debug!(peer = %connection.peer, %reason, "no connection came of it");
     }
 }

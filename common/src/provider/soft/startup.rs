@@ -3,7 +3,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::connection::{Connection, Full, Inbox, Phase, Wish};
+use super::connection::{Connection, Full, Inbox, NO_HANDLE, Phase, Wish};
 use super::receives::Receives;
 use super::{NOWHERE, NUDGE_INTERVAL, Soft, Wire};
 use crate::iwarp::mpa::{Frame, FrameError, FrameKind, Initiator, Offer, Parsed, Refusal, Responder, Terms};
@@ -43,8 +43,12 @@ impl From<StartupError> for RejectReason {
 
 impl<W: Wire> Soft<W> {
     /// Takes a connection which was just accepted, and awaits the peer's MPA Request. A
-    /// [`CmEvent::Request`] follows, or nothing if the peer does not speak the protocol.
+    /// [`CmEvent::Request`] follows, or nothing if the peer does not speak the protocol or no handle is free.
     pub fn adopt(&mut self, wire: W, peer: SocketAddr, local: SocketAddr) {
+        if !self.connections.has_room() {
+            let most = self.connections.most;
+            return tracing::warn!(%peer, "connection refused: {most} are all that one reactor serves");
+        }
         let phase = Phase::Awaiting { inbox: Box::default(), deadline: None };
         self.insert(Connection::new(Some(wire), peer, local, phase));
     }
@@ -55,6 +59,13 @@ impl<W: Wire> Soft<W> {
         parameters: ConnectParameters,
         private_data: PrivateData,
     ) -> QpHandle {
+        if !self.connections.has_room() {
+            let most = self.connections.most;
+            let reason = format!("{most} connections are all that one reactor has");
+            tracing::warn!(%to, "{reason}");
+            self.tell(CmEvent::Refused { qp: NO_HANDLE, reason: RejectReason::Unreachable(reason) });
+            return NO_HANDLE;
+        }
         let phase = Phase::Dialing(Box::new(Wish { parameters, private_data, deadline: None, regions: 0 }));
         match self.dialer.dial(to) {
             Ok(wire) => self.insert(Connection::new(Some(wire), to, NOWHERE, phase)),
@@ -251,7 +262,7 @@ impl<W: Wire> Soft<W> {
     }
 
     pub(super) fn answer_no(&mut self, qp: QpHandle, private_data: PrivateData) {
-        let connection = self.remove(qp);
+        let connection = self.connections.remove(qp);
         let (Phase::Asked(responder), Some(wire)) = (connection.phase, connection.wire) else {
             unreachable!("a connect request is answered once");
         };

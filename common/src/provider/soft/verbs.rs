@@ -162,7 +162,7 @@ impl<W: Wire> Connections for Soft<W> {
             assert!(full.stream.fault().is_some(), "destroyed before it was disconnected");
             assert_eq!(full.receives.lent, 0, "destroyed with messages still lent");
         }
-        drop(self.remove(qp));
+        drop(self.connections.remove(qp));
     }
 }
 

@@ -154,6 +154,100 @@ fn a_read_without_an_answer_ends_the_connection() {
     }
 }
 
+/// A connection of which the target reads a megabyte of the host's memory; at the host no time passes.
+fn with_a_large_read(seed: u64) -> (World, Time) {
+    let mut world = World::new(seed, false, false);
+    let (ours, theirs) = world.connected();
+    let region = world.host.soft.allocate_mr(ours);
+    let exposure = world.host.soft.prepare(ours, region, world.host.data, Access::RemoteRead);
+    world.host.soft.post_command(ours, token(Kind::Command, 0), &[0; 64], None, Some(exposure));
+    let Event::Received(received) = world.next(|world| &mut world.target) else { panic!() };
+    world.target.soft.repost(received);
+    world.target.soft.post_fetch(theirs, token(Kind::Fetch, 7), exposure.remote, world.target.data);
+    let frozen = world.now;
+    (world, frozen)
+}
+
+/// The host sends what fits into the pipe, the target takes it at its time.
+fn trickle(world: &mut World, host_time: Time) {
+    for _ in 0..20 {
+        world.target.soft.pump(world.now);
+    }
+    for _ in 0..20 {
+        world.host.soft.pump(host_time);
+    }
+}
+
+#[test]
+fn pieces_of_an_answer_gain_a_read_no_time() {
+    let (mut world, frozen) = with_a_large_read(8);
+    trickle(&mut world, frozen);
+    trickle(&mut world, frozen);
+    for second in 1..=15 {
+        assert!(world.target.soft.poll().is_none(), "the read stands after {second} s");
+        world.now = world.now + Duration::from_secs(1);
+        if second % 5 == 0 {
+            trickle(&mut world, frozen);
+        }
+        world.target.soft.pump(world.now);
+    }
+    assert!(matches!(world.target.soft.poll(), Some(Event::Completed(wc)) if wc.status == WcStatus::Flushed));
+    match world.target_connection() {
+        CmEvent::Disconnected { reason, .. } => assert_eq!(reason, "an RDMA Read remains unanswered"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn pieces_taken_gain_a_message_no_time() {
+    let (mut world, frozen) = with_a_large_read(9);
+    for _ in 0..20 {
+        world.target.soft.pump(world.now);
+    }
+    // The host answers as fast as the pipe takes it, and the target reads on now and then.
+    for second in 0..=20 {
+        world.host.soft.pump(frozen + Duration::from_secs(second));
+        if second == 5 || second == 10 {
+            world.target.soft.pump(world.now);
+        }
+    }
+    let ended = std::iter::from_fn(|| world.host.soft.poll()).find_map(|event| match event {
+        Event::Connection(event) => Some(*event),
+        _ => None,
+    });
+    match ended.expect("its time is up") {
+        CmEvent::Disconnected { reason, .. } => assert_eq!(reason, "the peer does not take a message"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_provider_that_is_full_refuses_and_goes_on() {
+    let mut world = World::new(10, false, false);
+    world.target.soft.connections.most = 2;
+    world.host.soft.connections.most = 3;
+    let connected = [world.connected(), world.connected()];
+    // The target has no handle for a third, and hangs up.
+    world.connect();
+    assert!(matches!(refused(&mut world), RejectReason::Unreachable(_)));
+    // Nor has the host for a fourth.
+    world.connect();
+    world.host.soft.connections.most = 2;
+    let qp = world.connect();
+    world.host.soft.disconnect(qp);
+    let reasons = [refused(&mut world), refused(&mut world)];
+    assert!(reasons.iter().any(|reason| reason.to_string().contains("2 connections are all")), "{reasons:?}");
+    for (ours, theirs) in connected {
+        world.host.soft.disconnect(ours);
+        assert!(matches!(world.host_connection(), CmEvent::Disconnected { .. }));
+        assert!(matches!(world.target_connection(), CmEvent::Disconnected { .. }));
+        world.host.soft.destroy(ours);
+        world.target.soft.destroy(theirs);
+    }
+    world.connected();
+    assert_eq!((world.host.soft.queue_pairs(), world.target.soft.queue_pairs()), (1, 1));
+}
+
 #[test]
 fn the_peer_learns_why() {
     for seed in 0..20 {
