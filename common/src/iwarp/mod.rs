@@ -25,11 +25,6 @@ pub trait LocalMemory {
     /// Copies `bytes` to the start of `to`.
     fn write(&self, to: Sge, bytes: &[u8]);
 
-    /// `to` will be written soon.
-    fn prefetch(&self, to: Sge) {
-        let _ = to;
-    }
-
     /// Copies from the start of `from` until `into` is full.
     fn read(&self, from: Sge, into: &mut [u8]);
 }

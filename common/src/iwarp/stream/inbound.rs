@@ -15,7 +15,7 @@ const DIRECT_MIN: u32 = 2048;
 #[derive(Debug)]
 pub(super) struct Inbound {
     state: State,
-    payload_length: u32,
+    recent_payload: u32,
     receives: VecDeque<(u32, Sge)>,
     message: Option<Message>,
     /// The number of the next message on the Send and on the Read Request queue.
@@ -64,7 +64,7 @@ impl Inbound {
     pub(super) fn new(receives: u16, swallows_send: bool) -> Self {
         Self {
             state: State::Header,
-            payload_length: 0,
+            recent_payload: 0,
             receives: VecDeque::with_capacity(receives.into()),
             message: None,
             send_sequence: 1,
@@ -117,10 +117,11 @@ impl Stream {
         }
     }
 
-    /// Bytes of the payload under way or, between two segments without CRC, of the last.
+    /// How large payloads are of late, in bytes, without CRC: that of the last segment, or half of what it
+    /// was before. One small message between two large ones does not change it much.
     #[must_use]
-    pub const fn payload_length(&self) -> u32 {
-        self.inbound.payload_length
+    pub const fn recent_payload(&self) -> u32 {
+        self.inbound.recent_payload
     }
 
     /// So many bytes were received where [`Self::direct`] said.
@@ -141,7 +142,7 @@ impl Stream {
         loop {
             match self.inbound.state {
                 State::Header => {
-                    let Some(fpdu) = self.begin(rest, memory)? else { return Ok(input.len() - rest.len()) };
+                    let Some(fpdu) = self.begin(rest)? else { return Ok(input.len() - rest.len()) };
                     rest = &rest[fpdu.header_length()..];
                 }
                 State::Payload { fpdu, place } => {
@@ -169,7 +170,7 @@ impl Stream {
     }
 
     /// Takes a header, if it is there whole, and finds the place of the payload behind it.
-    fn begin(&mut self, bytes: &[u8], memory: &impl LocalMemory) -> Result<Option<Fpdu>, Broken> {
+    fn begin(&mut self, bytes: &[u8]) -> Result<Option<Fpdu>, Broken> {
         let Some(fpdu) = Fpdu::parse(bytes)? else { return Ok(None) };
         if let Segment::Terminate { .. } = fpdu.segment {
             // The one segment whose payload is looked at here: all of it has to be there.
@@ -177,12 +178,9 @@ impl Stream {
             return payload.map_or(Ok(None), |payload| Err(terminated(payload).into()));
         }
         let length = fpdu.payload_length();
-        self.inbound.payload_length = length;
+        self.inbound.recent_payload = length.max(self.inbound.recent_payload / 2);
         self.inbound.state = match self.place(&fpdu).map_err(Broken::by(&fpdu))? {
-            Some(place) if length > 0 => {
-                memory.prefetch(place);
-                State::Payload { fpdu, place }
-            }
+            Some(place) if length > 0 => State::Payload { fpdu, place },
             _ => State::Trailer { fpdu, left: fpdu.trailer_length() },
         };
         Ok(Some(fpdu))

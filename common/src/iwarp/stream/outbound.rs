@@ -15,6 +15,9 @@ const COPY_MAX: u32 = 256;
 const RESPONSES_IN_A_ROW: u8 = 4;
 /// Bytes an FPDU has besides its payload, at most.
 const OVERHEAD_MAX: usize = LENGTH_FIELD + HEADER_MAX + 3 + CRC_LENGTH;
+/// Segments with room for so much end at a page: on smaller ones it would cost too much of the room.
+const PAGES_FROM: u32 = 8 * PAGE;
+const PAGE: u32 = 4096;
 /// The key of the ready-to-receive indication, which nobody looks up.
 const RTR_STAG: u32 = 1;
 
@@ -347,9 +350,12 @@ impl LocalMemory for NoMemory {
     fn read(&self, _: Sge, _: &mut [u8]) {}
 }
 
-/// Payload of a segment that is not the last: it needs no padding.
+/// Payload of a segment that is not the last: it needs no padding, and a large one leaves the next to begin
+/// at a page, as copies like it best.
 fn payload_max(ulpdu_max: u16, header: usize) -> u32 {
-    (u32::from(ulpdu_max) - u32::try_from(header).expect("a header is small")) & !7
+    let max = u32::from(ulpdu_max) - u32::try_from(header).expect("a header is small");
+    let alignment = if max >= PAGES_FROM { PAGE } else { 8 };
+    max & !(alignment - 1)
 }
 
 /// The first `max` bytes, and whether that is all.
@@ -401,4 +407,18 @@ fn append(
     };
     outgoing.stage(CRC_LENGTH).copy_from_slice(&sum);
     Some(LENGTH_FIELD + ulpdu_length + padding + CRC_LENGTH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_need_no_padding_and_large_ones_end_at_a_page() {
+        let tagged = size_of::<TaggedWire>();
+        assert_eq!(payload_max(1454, tagged), 1440);
+        assert_eq!(payload_max(8954, tagged), 8936);
+        assert_eq!(payload_max(u16::MAX, tagged), 60 << 10);
+        assert_eq!(payload_max(u16::MAX, size_of::<UntaggedWire>()), 60 << 10);
+    }
 }

@@ -12,8 +12,8 @@ use crate::verbs::{CmEvent, Event, QpHandle, Received, RejectReason, Wc};
 const BYTES_IN_A_TURN: usize = 1 << 20;
 /// From how many bytes on it pays to receive each payload into its place.
 const LARGE_PAYLOAD: u32 = 16 * 1024;
-/// What is staged behind such a payload: the header of the next and a little of it.
-const STAGED_BETWEEN: usize = 4096;
+/// What is staged behind such a payload: its trailer, a response, and the header of the next.
+const STAGED_BETWEEN: usize = 128;
 
 /// Why a connection in full operation ends.
 enum End {
@@ -222,7 +222,7 @@ fn receive<W: Wire>(
     while moved < BYTES_IN_A_TURN {
         let direct = full.stream.direct();
         // Amid large payloads little is staged, so that most of the next one goes to its place directly.
-        let large = full.stream.payload_length() >= LARGE_PAYLOAD;
+        let large = full.stream.recent_payload() >= LARGE_PAYLOAD;
         let room = staging.room();
         let room = if large { &mut room[..STAGED_BETWEEN] } else { room };
         let offered = direct.map_or(0, |direct| direct.length as usize) + room.len();
