@@ -26,9 +26,30 @@ pub(super) struct Baseline {
 }
 
 impl Baseline {
+    /// In the middle of two.
+    pub(super) fn between(&self, other: &Self) -> Self {
+        Self {
+            ping_pongs_per_second: f64::midpoint(self.ping_pongs_per_second, other.ping_pongs_per_second),
+            stream_bytes_per_second: f64::midpoint(
+                self.stream_bytes_per_second,
+                other.stream_bytes_per_second,
+            ),
+            ..*self
+        }
+    }
+
     pub(super) fn ping_pong_us(&self) -> f64 {
         1e6 / self.ping_pongs_per_second
     }
+}
+
+/// Measures both again with the chunk that was best, `duration` for each: a busy machine is not what it was a
+/// minute ago, and only neighbours in time can be compared.
+pub(super) fn measure_again(before: &Baseline, duration: Duration) -> io::Result<Baseline> {
+    let block = usize::try_from(before.block_size).map_err(io::Error::other)?;
+    let ping_pongs_per_second = ping_pong(block, duration)?;
+    let stream_bytes_per_second = stream(before.stream_chunk, duration)?;
+    Ok(Baseline { ping_pongs_per_second, stream_bytes_per_second, ..*before })
 }
 
 /// Measures both, `duration` for the ping-pong and as much for all chunks together.

@@ -40,6 +40,8 @@ pub(super) struct Workload {
     pub order: Order,
     pub verify: bool,
     pub duration: Duration,
+    /// It ends after so many, if not before.
+    pub requests: u64,
 }
 
 /// What came of it.
@@ -60,6 +62,7 @@ pub(super) struct Load {
     idle: Vec<u16>,
     began: Option<Time>,
     next_place: u64,
+    started: u64,
     random: u64,
     /// The last write of each place, if it is verified; zero for none.
     written: Vec<u32>,
@@ -100,6 +103,7 @@ impl Load {
             slots,
             began: None,
             next_place: 0,
+            started: 0,
             random: 0x9E37_79B9_7F4A_7C15,
             written,
             sequence: 0,
@@ -129,7 +133,9 @@ impl Load {
             buffer: Some(slot.lease.sge()),
         };
         let taken = context.volume.submit(request).is_ok();
-        if !taken {
+        if taken {
+            self.started += 1;
+        } else {
             slot.place = None;
         }
         taken
@@ -184,7 +190,7 @@ impl Load {
 
     fn is_over(&self, now: Time) -> bool {
         let late = self.began.is_some_and(|began| now.since(began) >= self.workload.duration);
-        late || self.closing || self.figures.mismatch.is_some()
+        late || self.started >= self.workload.requests || self.closing || self.figures.mismatch.is_some()
     }
 }
 

@@ -76,6 +76,9 @@ pub(crate) struct PerfArgs {
     /// Start a target of our own and measure the figures of docs/performance.md
     #[arg(long)]
     suite: bool,
+    /// Stop when the whole volume was read or written once
+    #[arg(long)]
+    once: bool,
     #[arg(long = "output-format", visible_short_alias = 'f', value_enum, default_value_t = Format::Normal)]
     output_format: Format,
 }
@@ -155,6 +158,7 @@ fn measure(attached: &Attached, args: &PerfArgs) -> anyhow::Result<Report> {
         order: args.order,
         verify: args.verify,
         duration: Duration::from_secs_f64(args.seconds),
+        requests: if args.once { places } else { u64::MAX },
     };
     let (sender, figures) = sync_channel(1);
     let make = move |site: ironside_initiator::attach::Site<'_>| {

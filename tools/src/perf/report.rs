@@ -21,6 +21,8 @@ pub(super) struct Report {
     pub bytes_per_second: f64,
     pub errors: u64,
     pub latency: Latency,
+    /// What raw TCP did just before and after.
+    pub baseline: Option<Baseline>,
 }
 
 /// Of all requests, in microseconds.
@@ -52,6 +54,7 @@ impl Report {
             bytes_per_second: iops * f64::from(workload.request_size),
             errors: figures.errors,
             latency: Latency::new(&all),
+            baseline: None,
         }
     }
 
@@ -134,7 +137,8 @@ fn table(reports: &[Report], baseline: Option<&Baseline>) -> Table {
             format!("{:.1}", report.latency.p99_us),
             format!("{:.1}", report.latency.p999_us),
         ];
-        row.extend(baseline.map(|baseline| report.ratio(baseline)));
+        let beside = report.baseline.as_ref().or(baseline);
+        row.extend(beside.map(|baseline| report.ratio(baseline)));
         let aligned = |(column, text): (usize, String)| {
             let side = if column == 0 { CellAlignment::Left } else { CellAlignment::Right };
             Cell::new(text).set_alignment(side)

@@ -24,6 +24,12 @@ const HOST_CORE: usize = 0;
 /// How long idleness is watched.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// How long raw TCP is measured between two lines, each way.
+const BESIDE: Duration = Duration::from_millis(500);
+/// How long filling the volume may take.
+const FILL_MAX: Duration = Duration::from_secs(60);
+const FILL: Line = Line { block_size: 1 << 20, depth: 16, reads: 0, order: Order::Sequential };
+
 /// One line of the table.
 struct Line {
     block_size: u64,
@@ -52,8 +58,15 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<()> {
     for crc in [OnOff::Off, OnOff::On] {
         let target = Target::start(crc)?;
         let line_args = PerfArgs { crc, core: Some(HOST_CORE), ..args.clone() };
+        // Memory nobody has written is one page of zeroes, which no cache would ever let go.
+        let volume = PerfArgs { once: true, seconds: FILL_MAX.as_secs_f64(), ..line_args.clone() };
+        measure_line(&target, &volume, &FILL)?;
+        let mut before = baseline::measure_again(&baseline, BESIDE)?;
         for line in &LINES {
-            reports.push(measure_line(&target, &line_args, line)?);
+            let report = measure_line(&target, &line_args, line)?;
+            let after = baseline::measure_again(&baseline, BESIDE)?;
+            reports.push(Report { baseline: Some(before.between(&after)), ..report });
+            before = after;
         }
         if crc == OnOff::On {
             idle = target.watch_idle(&line_args)?;
