@@ -15,7 +15,7 @@ const EXHAUSTED_PAUSE_MS: u16 = 500;
 /// The acceptor at work. Dropping its `stop` end, or [`Acceptor::stop`], ends it.
 pub struct Acceptor {
     stop: OwnedFd,
-    thread: JoinHandle<()>,
+    thread: JoinHandle<Vec<TcpListener>>,
 }
 
 impl Acceptor {
@@ -28,18 +28,20 @@ impl Acceptor {
             listener.set_nonblocking(true)?;
         }
         let (wake, stop) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-        let thread = thread::Builder::new()
-            .name("acceptor".into())
-            .spawn(move || accept_until_told(&listeners, &reactors, &wake))?;
+        let thread = thread::Builder::new().name("acceptor".into()).spawn(move || {
+            accept_until_told(&listeners, &reactors, &wake);
+            listeners
+        })?;
         Ok(Self { stop, thread })
     }
 
-    /// Accepts nothing more, and closes the listeners.
-    pub fn stop(self) {
+    /// Accepts nothing more, and gives the listeners back, with whoever waits at them.
+    pub fn stop(self) -> Vec<TcpListener> {
         drop(self.stop);
-        if self.thread.join().is_err() {
+        self.thread.join().unwrap_or_else(|_| {
             tracing::error!("the acceptor had panicked");
-        }
+            Vec::new()
+        })
     }
 }
 

@@ -69,6 +69,24 @@ impl Catalog {
         Ok(Self { version, subsystems, listeners })
     }
 
+    /// The next version, with the sizes media have now; nothing if all are as they were. A namespace whose
+    /// medium has no block left keeps its size, and its commands fail.
+    #[must_use]
+    pub fn resized(&self) -> Option<Self> {
+        let mut next = self.clone();
+        next.version += 1;
+        let namespaces = next.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.namespaces);
+        let mut is_changed = false;
+        for namespace in namespaces {
+            let blocks = namespace.medium.size() >> namespace.block_shift;
+            if blocks != namespace.blocks && blocks > 0 {
+                namespace.blocks = blocks;
+                is_changed = true;
+            }
+        }
+        is_changed.then_some(next)
+    }
+
     /// Grows with every change.
     #[must_use]
     pub const fn version(&self) -> u64 {
@@ -79,6 +97,11 @@ impl Catalog {
     #[must_use]
     pub fn subsystems(&self) -> &[Subsystem] {
         &self.subsystems
+    }
+
+    /// What all namespaces are made of.
+    pub fn media(&self) -> impl Iterator<Item = &OpenMedium> {
+        self.subsystems.iter().flat_map(Subsystem::namespaces).map(|namespace| &namespace.medium)
     }
 
     #[must_use]
@@ -181,6 +204,11 @@ impl Subsystem {
         }
     }
 
+    #[must_use]
+    pub const fn hosts(&self) -> &Hosts {
+        &self.hosts
+    }
+
     /// Whether a connection which came to `local`, an address of this machine, may lead here.
     #[must_use]
     pub fn is_reached_at(&self, local: SocketAddr) -> bool {
@@ -223,6 +251,13 @@ impl Namespace {
             read_only: medium.read_only(),
             medium,
         }
+    }
+
+    /// Whether it is the same to a host, which takes another UUID or block size for other data.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let known = |one: &Self| (one.nsid, one.uuid, one.nguid, one.block_shift);
+        known(self) == known(other)
     }
 
     /// Whether a host would see any difference.

@@ -1,5 +1,4 @@
 //! The command line of the target daemon.
-use std::error::Error;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -22,7 +21,7 @@ fn main() -> ExitCode {
             ExitCode::from(USAGE)
         }
         Err(Failure::Serve(error)) => {
-            eprintln!("ironside-target: {}", chain(&error));
+            eprintln!("ironside-target: {}", serve::chain(&error));
             ExitCode::FAILURE
         }
         Err(Failure::Other(error)) => {
@@ -41,8 +40,9 @@ enum Failure {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Serve(arguments) => {
+            let file = arguments.config.clone();
             let config = arguments.into_config().map_err(Failure::Config)?;
-            serve::serve(&config).map_err(Failure::Serve)
+            serve::serve(config, file).map_err(Failure::Serve)
         }
         Command::Check { file } => {
             Config::load(&file).map_err(Failure::Config)?;
@@ -69,16 +69,4 @@ fn start_logging(verbose: u8) {
     let filter = EnvFilter::try_from_env("IRONSIDE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let ansi = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
-}
-
-/// An error and what caused it, on one line.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

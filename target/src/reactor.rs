@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::TrySendError;
+use std::sync::mpsc::{self, TrySendError};
 use std::time::Duration;
 
 use ironside_common::memory::{Memory, Pool, SizeClass};
@@ -15,8 +15,8 @@ use ironside_common::reactor::{Mailbox, Ring, RingError, Sender, Tenant, run, so
 use ironside_common::time::Time;
 use ironside_common::verbs::{Kind, Sge, Token};
 
-use crate::backend::{Backends, Done, Medium, Operation};
-use crate::catalog::{Catalog, Namespace, Subsystem};
+use crate::backend::{Backends, Done, Medium, OpenMedium, Operation};
+use crate::catalog::{Catalog, Namespace};
 use crate::controller::TRANSFER_MAX;
 use crate::poll_group::{self, Message, PollGroup, Storage};
 
@@ -24,6 +24,8 @@ use crate::poll_group::{self, Message, PollGroup, Storage};
 const RING_ENTRIES: u32 = 1024;
 /// How long a reactor gives another one whose mailbox is full.
 const FULL_MAILBOX_PAUSE: Duration = Duration::from_millis(1);
+/// How often a reactor looks whether it can let go of a medium.
+const RETIRE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Buffers of a reactor. Memory is taken from the system only as they are used.
 const BUFFERS: [SizeClass; 3] = [
@@ -39,6 +41,11 @@ pub enum Letter {
     Adopt { socket: TcpStream, peer: SocketAddr, local: SocketAddr },
     /// From another reactor, or from control.
     Group(Message),
+    /// Get at the media of a version which is to come.
+    Attach { catalog: Arc<Catalog>, done: mpsc::Sender<io::Result<()>> },
+    /// Go over to a version whose media are attached. Media it does not name are let go of once no command
+    /// needs them.
+    Switch { catalog: Arc<Catalog>, done: mpsc::Sender<io::Result<()>> },
 }
 
 /// What a reactor is made of; everything else it makes itself, on its own thread.
@@ -81,6 +88,8 @@ struct Reactor {
     group: PollGroup<TcpSoft, RingStorage>,
     mailbox: Mailbox<Letter>,
     post: Post,
+    /// When to look for media which are not served any more, while there are some.
+    retire_at: Option<Time>,
 }
 
 /// The way to the other reactors.
@@ -112,7 +121,7 @@ impl Post {
                     self.retry = Some(now + FULL_MAILBOX_PAUSE);
                     return;
                 }
-                Err(TrySendError::Full(Letter::Adopt { .. })) => unreachable!("a message was sent"),
+                Err(TrySendError::Full(_)) => unreachable!("a message was sent"),
             }
         }
     }
@@ -123,20 +132,27 @@ impl Reactor {
         let Parts { group, provider, catalog, mailbox, reactors } = parts;
         let depth = usize::from(group.queue_depth);
         let backends = Backends::new(Rc::clone(&memory), depth);
-        let mut storage = RingStorage { backends, numbers: Vec::new() };
+        let mut storage = RingStorage { backends, attached: Vec::new() };
         storage.attach(&catalog, ring).map_err(ReactorError::Attach)?;
         let verbs = Soft::new(Rc::clone(&memory), Box::new(TcpDialer), provider);
         let me = group.reactor;
         let group = PollGroup::new(group, verbs, storage, pool, memory, catalog);
-        Ok(Self { me, group, mailbox, post: Post::new(reactors) })
+        Ok(Self { me, group, mailbox, post: Post::new(reactors), retire_at: None })
     }
 
     fn open_letter(&mut self, ring: &mut Ring, now: Time, letter: Letter) {
         match letter {
-            Letter::Group(Message::Catalog(catalog)) => match self.group.storage().attach(&catalog, ring) {
-                Ok(()) => self.group.on_message(now, Message::Catalog(catalog)),
-                Err(error) => tracing::error!(%error, "the new configuration is not taken over"),
-            },
+            Letter::Attach { catalog, done } => {
+                // What is attached now is not served before the switch.
+                self.retire_at = None;
+                // Control waits for the answer, unless it has given up.
+                let _ = done.send(self.group.storage().attach(&catalog, ring));
+            }
+            Letter::Switch { catalog, done } => {
+                self.group.on_message(now, Message::Catalog(catalog));
+                self.retire_at = Some(now);
+                let _ = done.send(Ok(()));
+            }
             Letter::Adopt { socket, peer, local } => match TcpWire::new(socket) {
                 Ok(wire) => self.group.verbs().adopt(wire, peer, local),
                 Err(error) => tracing::warn!(%peer, %error, "connection dropped"),
@@ -158,6 +174,19 @@ impl Reactor {
         self.post.send(now);
         busy
     }
+
+    /// Lets go of media which are not served any more and which no command needs.
+    fn retire(&mut self, ring: &mut Ring, now: Time) -> bool {
+        if self.retire_at.is_none_or(|at| now < at) {
+            return false;
+        }
+        let catalog = Arc::clone(self.group.catalog());
+        let stale = self.group.storage().unserved(&catalog);
+        let (busy, idle): (Vec<_>, Vec<_>) = stale.into_iter().partition(|&number| self.group.uses(number));
+        let kept = idle.into_iter().filter(|&number| !self.group.storage().detach(number, ring)).count();
+        self.retire_at = (kept + busy.len() > 0).then(|| now + RETIRE_INTERVAL);
+        true
+    }
 }
 
 impl Tenant for Reactor {
@@ -170,6 +199,7 @@ impl Tenant for Reactor {
         busy |= self.group.verbs().pump(now);
         busy |= self.group.turn(now);
         busy |= self.group.storage().backends.pump(ring);
+        busy |= self.retire(ring, now);
         busy |= self.post_letters(now);
         busy |= self.group.verbs().flush(now);
         self.group.verbs().cool(|interest| watch(ring, interest));
@@ -191,7 +221,8 @@ impl Tenant for Reactor {
     }
 
     fn deadline(&self) -> Option<Time> {
-        let deadlines = [self.group.deadline(), self.group.provider().deadline(), self.post.retry];
+        let deadlines =
+            [self.group.deadline(), self.group.provider().deadline(), self.post.retry, self.retire_at];
         deadlines.into_iter().flatten().min()
     }
 
@@ -205,22 +236,44 @@ fn watch(ring: &mut Ring, interest: Interest<'_>) {
     ring.poll_once(interest.descriptor, interest.events, token);
 }
 
-/// The backends of this reactor, and which of them is whose.
+/// The backends of this reactor, each with the medium it serves. A medium is known by itself: another one under
+/// the same UUID is another.
 struct RingStorage {
     backends: Backends,
-    numbers: Vec<(uuid::Uuid, usize)>,
+    attached: Vec<(OpenMedium, usize)>,
 }
 
 impl RingStorage {
-    /// Attaches to the media of namespaces which were not there before.
+    /// Attaches to the media which were not there before.
     fn attach(&mut self, catalog: &Catalog, ring: &mut Ring) -> io::Result<()> {
-        let namespaces = catalog.subsystems().iter().flat_map(Subsystem::namespaces);
-        for namespace in namespaces {
-            if self.numbers.iter().all(|(uuid, _)| *uuid != namespace.uuid) {
-                self.numbers.push((namespace.uuid, self.backends.add(&namespace.medium, ring)?));
+        for medium in catalog.media() {
+            if self.number_of(medium).is_none() {
+                self.attached.push((medium.clone(), self.backends.add(medium, ring)?));
             }
         }
         Ok(())
+    }
+
+    fn number_of(&self, medium: &OpenMedium) -> Option<usize> {
+        self.attached.iter().find(|(attached, _)| attached.is(medium)).map(|(_, number)| *number)
+    }
+
+    /// Backends whose medium this version does not name.
+    fn unserved(&self, catalog: &Catalog) -> Vec<usize> {
+        let served = |medium: &OpenMedium| catalog.media().any(|one| one.is(medium));
+        self.attached.iter().filter(|(medium, _)| !served(medium)).map(|(_, number)| *number).collect()
+    }
+
+    /// Detaches from a medium, if nothing is under way on it.
+    fn detach(&mut self, number: usize, ring: &mut Ring) -> bool {
+        if self.backends.in_flight(number) > 0 {
+            return false;
+        }
+        if let Err(error) = self.backends.remove(number, ring) {
+            tracing::error!(%error, "a medium stays open");
+        }
+        self.attached.retain(|(_, attached)| *attached != number);
+        true
     }
 }
 
@@ -240,8 +293,7 @@ impl Medium for RingStorage {
 
 impl Storage for RingStorage {
     fn backend_of(&mut self, namespace: &Namespace) -> usize {
-        let found = self.numbers.iter().find(|(uuid, _)| *uuid == namespace.uuid);
-        found.expect("every namespace of a catalog was attached before the catalog came").1
+        self.number_of(&namespace.medium).expect("a version comes after its media were attached")
     }
 }
 

@@ -1,33 +1,25 @@
-//! `ironside-target serve`: from a configuration to reactors at work, until a signal says stop.
+//! `ironside-target serve`: from a configuration to reactors at work, until a signal says stop; and what is
+//! served changes meanwhile.
+mod daemon;
+mod reactors;
+
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread::{self, JoinHandle};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use ironside_common::provider::{soft, tcp};
-use ironside_common::reactor::{Sender, mailbox, pin_to_core};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
 
-use crate::acceptor::Acceptor;
+use self::daemon::Daemon;
 use crate::catalog::Catalog;
-use crate::control::config::{Config, Crc};
-use crate::control::prepare::{PrepareError, prepare};
-use crate::poll_group::{Message, Settings};
-use crate::reactor::{self, Letter, Parts, ReactorError};
+use crate::control::config::Config;
+use crate::control::prepare::PrepareError;
+use crate::reactor::ReactorError;
 
-/// Unread messages a reactor's mailbox holds.
-const MAILBOX: usize = 4096;
-/// In-capsule data: more corrupts writes of Linux 5.4 to 5.12 hosts.
-const IN_CAPSULE: u32 = 4096;
-/// RDMA Reads outstanding on one connection at most.
-const READS: u32 = 128;
-/// I/O queues of one controller at most, whatever the number of reactors: they take turns, and a queue
-/// more costs a host's core nothing but its receives here.
-const IO_QUEUES: u16 = 64;
+/// How often it is looked whether media have another size, and whether all reactors live.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why the target does not serve, or stopped to.
 #[derive(Debug, thiserror::Error)]
@@ -53,33 +45,43 @@ fn listen_hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// Serves until SIGTERM or SIGINT, then drains. Prints the line that begins with `ready` once it serves.
+/// Serves until SIGTERM or SIGINT, then drains. Prints the line that begins with `ready` once it serves. SIGHUP
+/// has `file` read again, and what is served changed to what it says.
 ///
 /// # Errors
 /// What prevented it; nothing is left running.
-pub fn serve(config: &Config) -> Result<(), ServeError> {
+pub fn serve(config: Config, file: Option<PathBuf>) -> Result<(), ServeError> {
     let signals = block_signals()?;
     raise_open_files();
-    let catalog = Arc::new(prepare(config)?);
-    let listeners = listen(&catalog)?;
-    let reactors = Reactors::start(config, &catalog)?;
-    let acceptor = match Acceptor::start(listeners, reactors.senders.clone()) {
-        Ok(acceptor) => acceptor,
-        Err(error) => {
-            reactors.drain()?;
-            return Err(ServeError::Thread(error));
-        }
-    };
-    announce(&catalog, config);
-    let failed = reactors.wait_for_signal(&signals);
+    let mut daemon = Daemon::start(config, file)?;
+    announce(daemon.catalog(), daemon.config());
+    let failed = serve_until_told(&mut daemon, &signals);
     tracing::info!("stopping: commands under way are finished");
-    acceptor.stop();
-    failed.and(reactors.drain())
+    failed.and(daemon.stop())
 }
 
-fn listen(catalog: &Catalog) -> Result<Vec<TcpListener>, ServeError> {
-    let addresses = catalog.listeners().iter().map(|listener| listener.address);
-    addresses.map(|at| tcp::listen(at).map_err(|error| ServeError::Listen(at, error))).collect()
+/// Until a signal says stop, or a reactor fails.
+fn serve_until_told(daemon: &mut Daemon, signals: &SigSet) -> Result<(), ServeError> {
+    let descriptor = SignalFd::new(signals).map_err(ServeError::Signals)?;
+    loop {
+        match wait(&descriptor, LOOK_INTERVAL).map_err(ServeError::Signals)? {
+            Some(Signal::SIGHUP) => reload(daemon),
+            Some(_) => return Ok(()),
+            None if daemon.has_failed() => return Ok(()),
+            // A reload has looked too.
+            None => daemon.look_at_media(),
+        }
+    }
+}
+
+/// Tells the service manager before and after, as sd_notify(3) wants it.
+fn reload(daemon: &mut Daemon) {
+    // Outside of systemd there is nobody to notify.
+    if let Ok(now) = sd_notify::NotifyState::monotonic_usec_now() {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading, now]);
+    }
+    daemon.reload();
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 }
 
 /// The line scripts wait for: addresses, then NQNs.
@@ -103,114 +105,37 @@ fn raise_open_files() {
 
 fn block_signals() -> Result<SigSet, ServeError> {
     let mut signals = SigSet::empty();
-    signals.add(Signal::SIGTERM);
-    signals.add(Signal::SIGINT);
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        signals.add(signal);
+    }
     // Every thread made later inherits this, so that only the one who asks gets them.
     signals.thread_block().map_err(ServeError::Signals)?;
     Ok(signals)
 }
 
-/// The reactors' threads, and how to reach them.
-struct Reactors {
-    senders: Vec<Sender<Letter>>,
-    threads: Vec<JoinHandle<Result<(), ReactorError>>>,
-}
-
-impl Reactors {
-    fn start(config: &Config, catalog: &Arc<Catalog>) -> Result<Self, ServeError> {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let count = config.reactors.map_or(cores, usize::from);
-        let (senders, mailboxes): (Vec<_>, Vec<_>) = (0..count)
-            .map(|_| mailbox(MAILBOX).map_err(ServeError::Thread))
-            .collect::<Result<Vec<_>, _>>()?
-            .into_iter()
-            .unzip();
-        let (started, all_started) = channel();
-        let mut reactors = Self { senders, threads: Vec::new() };
-        for (index, mailbox) in mailboxes.into_iter().enumerate() {
-            let group = Settings {
-                reactor: index,
-                reactors: count,
-                queue_depth: config.queue_depth,
-                in_capsule: IN_CAPSULE,
-                reads: READS,
-                io_queues: IO_QUEUES,
-            };
-            let provider =
-                soft::Settings { crc: config.crc == Crc::On, seed: seed(), ..soft::Settings::default() };
-            let senders = reactors.senders.clone();
-            let parts = Parts { group, provider, catalog: Arc::clone(catalog), mailbox, reactors: senders };
-            let started = started.clone();
-            let pinned = (count <= cores && cores > 1).then_some(index);
-            let thread = thread::Builder::new().name(format!("reactor-{index}"));
-            let thread = thread.spawn(move || {
-                run_reactor(parts, pinned, || {
-                    // Nobody waits any more once another reactor has failed.
-                    let _ = started.send(());
-                })
-            });
-            reactors.threads.push(thread.map_err(ServeError::Thread)?);
-        }
-        drop(started);
-        reactors.await_start(&all_started);
-        Ok(reactors)
-    }
-
-    /// Every reactor says so once, or drops its end.
-    fn await_start(&self, started: &Receiver<()>) {
-        // One that failed is found by the drain, which knows why.
-        let _ = self.threads.iter().try_for_each(|_| started.recv());
-    }
-
-    /// Until a signal comes, or a reactor fails.
-    fn wait_for_signal(&self, signals: &SigSet) -> Result<(), ServeError> {
-        let descriptor = SignalFd::new(signals).map_err(ServeError::Signals)?;
-        loop {
-            match wait(&descriptor, Duration::from_millis(500)) {
-                Ok(true) => return Ok(()),
-                Ok(false) if self.threads.iter().any(JoinHandle::is_finished) => return Ok(()),
-                Ok(false) => {}
-                Err(error) => return Err(ServeError::Signals(error)),
-            }
-        }
-    }
-
-    fn drain(self) -> Result<(), ServeError> {
-        for sender in &self.senders {
-            // A reactor that is gone needs no telling.
-            let _ = sender.send(Letter::Group(Message::Drain));
-        }
-        let mut result = Ok(());
-        for (index, thread) in self.threads.into_iter().enumerate() {
-            let ended = thread.join().unwrap_or(Err(ReactorError::Panicked));
-            result = result.and(ended.map_err(|error| ServeError::Reactor(index, error)));
-        }
-        result
-    }
-}
-
-fn run_reactor(parts: Parts, pinned: Option<usize>, started: impl FnOnce()) -> Result<(), ReactorError> {
-    if let Some(core) = pinned
-        && let Err(error) = pin_to_core(core)
-    {
-        tracing::debug!(%error, core, "a reactor is not pinned");
-    }
-    reactor::serve(parts, started)
-}
-
-/// Waits for one of the signals; false if none came in time.
-fn wait(descriptor: &SignalFd, timeout: Duration) -> Result<bool, nix::Error> {
+/// Waits for one of the signals; nothing if none came in time.
+fn wait(descriptor: &SignalFd, timeout: Duration) -> Result<Option<Signal>, nix::Error> {
     let timeout = u16::try_from(timeout.as_millis()).unwrap_or(u16::MAX);
     let mut poll =
         [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(descriptor), nix::poll::PollFlags::POLLIN)];
     match nix::poll::poll(&mut poll, timeout) {
-        Ok(ready) => Ok(ready > 0),
-        Err(nix::errno::Errno::EINTR) => Ok(false),
-        Err(error) => Err(error),
+        Ok(0) | Err(nix::errno::Errno::EINTR) => return Ok(None),
+        Ok(_) => {}
+        Err(error) => return Err(error),
     }
+    let signal = descriptor.read_signal()?;
+    Ok(signal.and_then(|signal| i32::try_from(signal.ssi_signo).ok()?.try_into().ok()))
 }
 
-/// Keys must not be guessable from the outside; the kernel's randomness makes a version 4 UUID.
-fn seed() -> u64 {
-    uuid::Uuid::new_v4().as_u64_pair().0
+/// An error and what caused it, on one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }

@@ -1,8 +1,9 @@
 //! A medium as the control thread opens it, to be attached to any number of reactors.
 use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use ironside_common::memory::Region;
 
@@ -59,9 +60,35 @@ pub enum Identity {
     Anonymous,
 }
 
+impl Identity {
+    /// Of the file or device this path leads to now.
+    ///
+    /// # Errors
+    /// If there is none, or it may not be looked at.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let metadata = std::fs::metadata(path)?;
+        Ok(match metadata.file_type().is_block_device() {
+            true => Self::BlockDevice { number: metadata.rdev() },
+            false => Self::File { device: metadata.dev(), inode: metadata.ino() },
+        })
+    }
+}
+
 /// An open medium. Clones are the same medium.
 #[derive(Clone, Debug)]
 pub struct OpenMedium(Arc<Inner>);
+
+/// A medium which nobody has to keep open for this, to be found again while somebody still does.
+#[derive(Clone, Debug)]
+pub struct WeakMedium(Weak<Inner>);
+
+impl WeakMedium {
+    /// The medium, if it is still open.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<OpenMedium> {
+        self.0.upgrade().map(OpenMedium)
+    }
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -144,6 +171,58 @@ impl OpenMedium {
     pub fn protected(mut self) -> Self {
         Arc::get_mut(&mut self.0).expect("a medium is protected before it is shared").read_only = true;
         self
+    }
+
+    /// What it holds in blocks of another size, or read-only, or no longer so: itself if it is so already,
+    /// else a second medium on the same memory or descriptor, which needs no second lock. `block_size` is as
+    /// in [`FileOptions`]. Nothing if it was not opened for that.
+    #[must_use]
+    pub fn with_options(&self, block_size: Option<u32>, read_only: bool) -> Option<Self> {
+        let (kind, native, fits) = match &self.0.kind {
+            Kind::File(file) => {
+                let native = file.native_block_size;
+                let fits = file.takes_blocks_of(block_size.unwrap_or(native));
+                (Kind::File(file.clone()), native, fits && (read_only || file.is_writable))
+            }
+            Kind::Ram(region) => (Kind::Ram(Arc::clone(region)), self.0.block_size, true),
+            Kind::Null => (Kind::Null, self.0.block_size, true),
+            Kind::Faulty => return None,
+        };
+        let block_size = block_size.unwrap_or(native);
+        if (block_size, read_only) == (self.0.block_size, self.0.read_only) {
+            return Some(self.clone());
+        }
+        let size = self.size() - self.size() % u64::from(block_size);
+        let possible = fits && check_block_size(block_size).is_ok() && size > 0;
+        let inner = Inner { kind, size: AtomicU64::new(size), block_size, read_only };
+        possible.then(|| Self(Arc::new(inner)))
+    }
+
+    /// Gives up the lock of a file for a moment, so that the same process can lock it in another way;
+    /// [`Self::lock_again`] if it does not.
+    pub fn unlock(&self) {
+        if let Kind::File(file) = &self.0.kind {
+            file.unlock();
+        }
+    }
+
+    /// Takes the lock back which [`Self::unlock`] gave up.
+    pub fn lock_again(&self) {
+        if let Kind::File(file) = &self.0.kind {
+            file.lock_again();
+        }
+    }
+
+    /// Whether both are one and the same medium, not merely two openings of one file.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// A way to find it again that does not keep it open.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakMedium {
+        WeakMedium(Arc::downgrade(&self.0))
     }
 
     /// Bytes it holds: whole blocks.

@@ -19,7 +19,7 @@ use ironside_common::verbs::{Sge, Token};
 pub use backends::Backends;
 pub use error::BlockError;
 pub use faulty::{Faulty, Outcome, Pending};
-pub use medium::{FileOptions, Identity, OpenError, OpenMedium};
+pub use medium::{FileOptions, Identity, OpenError, OpenMedium, WeakMedium};
 
 /// What can be asked of a medium. Offsets and lengths are in bytes, whole blocks, within the medium.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

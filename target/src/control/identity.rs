@@ -40,17 +40,26 @@ pub enum IdentityError {
     Damaged { path: PathBuf, why: &'static str },
 }
 
-/// The identities of what `config` serves: as it says, as kept, or made and kept now.
+/// What a process which serves already has given out, and nothing but itself remembers.
+#[derive(Clone, Debug, Default)]
+pub struct Lent {
+    /// The name of the one subsystem which the configuration gives none.
+    pub nqn: Option<Nqn>,
+    /// Memory: of which subsystem, under which number, of how many bytes.
+    pub memory: BTreeMap<(Nqn, u32, u64), Uuid>,
+}
+
+/// The identities of what `config` serves: as it says, as lent before, as kept, or made and kept now.
 ///
 /// # Errors
 /// If the state directory cannot be used, or its file is damaged.
-pub fn settle(config: &Config) -> Result<Vec<Identity>, IdentityError> {
+pub fn settle(config: &Config, lent: &Lent) -> Result<Vec<Identity>, IdentityError> {
     let mut kept = match config.state_directory.clone().or_else(state_directory) {
         _ if config.subsystems.iter().all(is_complete) => Kept::default(),
         Some(directory) => Kept::open(&directory)?,
         None => return Err(IdentityError::NoDirectory),
     };
-    let identities = config.subsystems.iter().map(|one| identity(one, config, &mut kept)).collect();
+    let identities = config.subsystems.iter().map(|one| identity(one, config, lent, &mut kept)).collect();
     kept.save()?;
     Ok(identities)
 }
@@ -60,10 +69,12 @@ fn is_complete(subsystem: &Subsystem) -> bool {
     subsystem.nqn.is_some() && subsystem.serial.is_some() && namespaces
 }
 
-fn identity(subsystem: &Subsystem, config: &Config, kept: &mut Kept) -> Identity {
+fn identity(subsystem: &Subsystem, config: &Config, lent: &Lent, kept: &mut Kept) -> Identity {
     let nqn = subsystem.nqn.unwrap_or_else(|| {
         let listen: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
-        let uuid = kept.uuid(format!("subsystem at {}", listen.join(" ")));
+        // One that moves to other listeners while it is served stays who it is, after a restart too.
+        let before = lent.nqn.and_then(|nqn| nqn.to_string().strip_prefix(UUID_NQN_PREFIX)?.parse().ok());
+        let uuid = kept.uuid_or(format!("subsystem at {}", listen.join(" ")), before);
         let nqn = format!("{UUID_NQN_PREFIX}{uuid}");
         nqn.parse().expect("the UUID form is a valid NQN")
     });
@@ -75,7 +86,9 @@ fn identity(subsystem: &Subsystem, config: &Config, kept: &mut Kept) -> Identity
         (Some(uuid), _) => uuid,
         // What was in memory is gone with the process: a host which comes back has to see another namespace,
         // not the one it knew full of zeroes.
-        (None, Backing::Ram { .. }) => Uuid::new_v4(),
+        (None, Backing::Ram { size }) => {
+            lent.memory.get(&(nqn, one.nsid, *size)).copied().unwrap_or_else(Uuid::new_v4)
+        }
         (None, _) => kept.uuid(namespace_key(&nqn, one)),
     };
     Identity { nqn, serial, uuids: subsystem.namespaces.iter().map(uuid).collect() }
@@ -122,10 +135,14 @@ impl Kept {
     }
 
     fn uuid(&mut self, key: String) -> Uuid {
-        *self.uuids.entry(key).or_insert_with(|| {
-            self.is_changed = true;
-            Uuid::new_v4()
-        })
+        self.uuid_or(key, None)
+    }
+
+    /// The UUID of this name: `before` if there is one, else as kept, else a new one.
+    fn uuid_or(&mut self, key: String, before: Option<Uuid>) -> Uuid {
+        let uuid = before.or_else(|| self.uuids.get(&key).copied()).unwrap_or_else(Uuid::new_v4);
+        self.is_changed |= self.uuids.insert(key, uuid) != Some(uuid);
+        uuid
     }
 
     /// A crash leaves the old file or the new one, never a part.
@@ -181,8 +198,8 @@ mod tests {
     #[test]
     fn identities_survive_a_restart_and_follow_the_medium() {
         let directory = tempfile::tempdir().unwrap();
-        let first = settle(&config(directory.path(), "")).unwrap();
-        let again = settle(&config(directory.path(), "")).unwrap();
+        let first = settle(&config(directory.path(), ""), &Lent::default()).unwrap();
+        let again = settle(&config(directory.path(), ""), &Lent::default()).unwrap();
         assert_eq!(
             (again[0].nqn, again[0].serial, again[0].uuids[0]),
             (first[0].nqn, first[0].serial, first[0].uuids[0])
@@ -191,7 +208,9 @@ mod tests {
         assert_ne!(first[0].uuids[0], first[0].uuids[1]);
         assert_eq!(first[0].serial.as_str().len(), 20);
 
-        let renamed = settle(&config(directory.path(), "nqn = \"nqn.2014-08.org.example:a\"")).unwrap();
+        let renamed =
+            settle(&config(directory.path(), "nqn = \"nqn.2014-08.org.example:a\""), &Lent::default())
+                .unwrap();
         assert_eq!(renamed[0].uuids[0], first[0].uuids[0], "the file is the same file");
     }
 
@@ -201,33 +220,33 @@ mod tests {
                     \"6f9619ff-8b86-d011-b42d-00cf4fc964ff\" }]";
         let text = format!("state-dir = \"/dev/null/nowhere\"\n[[subsystem]]\n{keys}\n");
         let config = Config::parse(Path::new("target.toml"), &text).unwrap();
-        let identity = &settle(&config).unwrap()[0];
+        let identity = &settle(&config, &Lent::default()).unwrap()[0];
         assert_eq!((identity.serial.as_str(), identity.uuids.len()), ("S", 1));
     }
 
     #[test]
     fn a_damaged_file_is_refused_with_a_way_out() {
         let directory = tempfile::tempdir().unwrap();
-        settle(&config(directory.path(), "")).unwrap();
+        settle(&config(directory.path(), ""), &Lent::default()).unwrap();
         let path = directory.path().join(FILE);
         let good = fs::read(&path).unwrap();
         for index in 0..good.len() {
             let mut bad = good.clone();
             bad[index] ^= 1;
             fs::write(&path, &bad).unwrap();
-            let error = settle(&config(directory.path(), "")).unwrap_err();
+            let error = settle(&config(directory.path(), ""), &Lent::default()).unwrap_err();
             assert!(matches!(error, IdentityError::Damaged { .. }), "byte {index}: {error}");
             assert!(error.to_string().contains("delete it"));
             fs::write(&path, &good[..index]).unwrap();
-            assert!(settle(&config(directory.path(), "")).is_err(), "cut at {index}");
+            assert!(settle(&config(directory.path(), ""), &Lent::default()).is_err(), "cut at {index}");
         }
         fs::write(&path, &good).unwrap();
-        settle(&config(directory.path(), "")).unwrap();
+        settle(&config(directory.path(), ""), &Lent::default()).unwrap();
     }
 
     #[test]
     fn a_directory_that_cannot_be_is_told_by_name() {
-        let error = settle(&config(Path::new("/dev/null/nowhere"), "")).unwrap_err();
+        let error = settle(&config(Path::new("/dev/null/nowhere"), ""), &Lent::default()).unwrap_err();
         assert!(error.to_string().starts_with("/dev/null/nowhere/target.identities: "), "{error}");
     }
 }

@@ -3,8 +3,8 @@ use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::config::{Backing, BlockSize, Config, Namespace};
-use crate::backend::{FileOptions, OpenError, OpenMedium};
+use super::config::{Backing, BlockSize, Namespace};
+use crate::backend::{FileOptions, Identity, OpenError, OpenMedium};
 
 /// Why a namespace cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -20,35 +20,72 @@ pub enum MediaError {
     Missing { path: PathBuf },
 }
 
-/// Opens what every subsystem serves, in the order of the configuration.
-///
-/// # Errors
-/// The first medium which cannot be opened.
-pub fn open(config: &Config) -> Result<Vec<Vec<OpenMedium>>, MediaError> {
-    config.subsystems.iter().map(|subsystem| subsystem.namespaces.iter().map(open_one).collect()).collect()
+/// A medium which is open already, and the size the configuration gave its file.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    pub medium: OpenMedium,
+    pub wanted: Option<u64>,
 }
 
-fn open_one(namespace: &Namespace) -> Result<OpenMedium, MediaError> {
+/// Opens what a namespace is made of, unless it is one of those `opened` already: a file by whatever name, or
+/// `memory`, which is what the namespace was made of before.
+///
+/// # Errors
+/// If it cannot be opened.
+pub fn open(
+    namespace: &Namespace,
+    opened: &[Opened],
+    memory: Option<&OpenMedium>,
+) -> Result<OpenMedium, MediaError> {
+    // Memory has no sectors of its own; 4 KiB is what a host's pages are.
     let block_size = namespace.block_size.map(BlockSize::bytes);
+    let in_memory = block_size.unwrap_or(4096);
+    let again = |medium: &OpenMedium| medium.with_options(Some(in_memory), namespace.read_only);
     let medium = match &namespace.backing {
-        Backing::File { path, size } => {
-            let is_made = size.map(|size| make(path, size)).transpose()?.unwrap_or(false);
-            if !is_made && !path.exists() {
-                return Err(MediaError::Missing { path: path.clone() });
-            }
-            let options =
-                FileOptions { block_size, read_only: namespace.read_only, ..FileOptions::default() };
-            let medium = OpenMedium::file(path, options)?;
-            if let Some(wanted) = size.filter(|wanted| *wanted != medium.size()) {
-                return Err(MediaError::OtherSize { path: path.clone(), found: medium.size(), wanted });
-            }
-            medium
-        }
-        // Memory has no sectors of its own; 4 KiB is what a host's pages are.
-        Backing::Ram { size } => OpenMedium::ram(*size, block_size.unwrap_or(4096))?,
-        Backing::Null { size } => OpenMedium::null(*size, block_size.unwrap_or(4096))?,
+        Backing::File { path, size } => return open_file(path, *size, namespace, opened),
+        Backing::Ram { size } => match memory.and_then(again) {
+            Some(medium) => return Ok(medium),
+            None => OpenMedium::ram(*size, in_memory)?,
+        },
+        Backing::Null { size } => match memory.and_then(again) {
+            Some(medium) => return Ok(medium),
+            None => OpenMedium::null(*size, in_memory)?,
+        },
     };
     Ok(if namespace.read_only { medium.protected() } else { medium })
+}
+
+fn open_file(
+    path: &Path,
+    size: Option<u64>,
+    namespace: &Namespace,
+    opened: &[Opened],
+) -> Result<OpenMedium, MediaError> {
+    let is_made = size.map(|size| make(path, size)).transpose()?.unwrap_or(false);
+    if !is_made && !path.exists() {
+        return Err(MediaError::Missing { path: path.into() });
+    }
+    let identity = Identity::of(path).map_err(|source| OpenError::Open { path: path.into(), source })?;
+    let before = opened.iter().find(|one| one.medium.identity() == identity);
+    let (block_size, read_only) = (namespace.block_size.map(BlockSize::bytes), namespace.read_only);
+    let options = FileOptions { block_size, read_only, ..FileOptions::default() };
+    let medium = match before.map(|one| &one.medium) {
+        None => OpenMedium::file(path, options)?,
+        Some(before) => match before.with_options(block_size, read_only) {
+            Some(medium) => medium,
+            None => {
+                // Our own lock would refuse us another one.
+                before.unlock();
+                OpenMedium::file(path, options).inspect_err(|_| before.lock_again())?
+            }
+        },
+    };
+    // One that has grown while it was served is right as it is.
+    let known = before.is_some_and(|before| before.wanted == size);
+    match size.filter(|wanted| !known && *wanted != medium.size()) {
+        Some(wanted) => Err(MediaError::OtherSize { path: path.into(), found: medium.size(), wanted }),
+        None => Ok(medium),
+    }
 }
 
 /// Makes a sparse file of `size` bytes, and says so; nothing if there is one.
@@ -65,22 +102,24 @@ fn make(path: &Path, size: u64) -> Result<bool, MediaError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::config::Config;
 
-    fn config(namespace: &str) -> Config {
-        let text = format!("[[subsystem]]\nnamespace = [{{ {namespace} }}]\n");
-        Config::parse(Path::new("target.toml"), &text).unwrap()
+    fn open(keys: &str) -> Result<OpenMedium, MediaError> {
+        let text = format!("[[subsystem]]\nnamespace = [{{ {keys} }}]\n");
+        let config = Config::parse(Path::new("target.toml"), &text).unwrap();
+        super::open(&config.subsystems[0].namespaces[0], &[], None)
     }
 
     #[test]
     fn a_missing_file_is_made_and_another_size_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk.img");
-        let named = |size: &str| config(&format!("path = {path:?}{size}"));
+        let named = |size: &str| format!("path = {path:?}{size}");
         assert!(matches!(open(&named("")), Err(MediaError::Missing { .. })));
         let made = open(&named(", size = \"1MiB\"")).unwrap();
-        assert_eq!(made[0][0].size(), 1 << 20);
+        assert_eq!(made.size(), 1 << 20);
         drop(made);
-        assert_eq!(open(&named("")).unwrap()[0][0].size(), 1 << 20);
+        assert_eq!(open(&named("")).unwrap().size(), 1 << 20);
         let other = open(&named(", size = \"2MiB\"")).unwrap_err();
         assert!(
             matches!(other, MediaError::OtherSize { found: 0x10_0000, wanted: 0x20_0000, .. }),
@@ -90,10 +129,10 @@ mod tests {
 
     #[test]
     fn memory_and_nothing_have_the_size_they_were_given() {
-        assert_eq!(open(&config("ram = \"1MiB\"")).unwrap()[0][0].size(), 1 << 20);
-        let ram = &open(&config("ram = \"1MiB\", read-only = true")).unwrap()[0][0];
+        assert_eq!(open("ram = \"1MiB\"").unwrap().size(), 1 << 20);
+        let ram = open("ram = \"1MiB\", read-only = true").unwrap();
         assert!(ram.read_only());
-        let null = &open(&config("null = \"1TiB\", lba = 512")).unwrap()[0][0];
+        let null = open("null = \"1TiB\", lba = 512").unwrap();
         assert_eq!((null.size(), null.block_size()), (1 << 40, 512));
     }
 }

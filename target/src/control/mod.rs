@@ -4,3 +4,4 @@ pub mod config;
 pub mod identity;
 pub mod media;
 pub mod prepare;
+pub mod reload;

@@ -1,11 +1,13 @@
 //! From a configuration to a catalog: who everything is, the media opened, whom to admit.
+use std::sync::Arc;
+
 use ironside_common::identity::{self, host_identity};
 use ironside_common::nvme::Nqn;
 
-use super::config::{self, Config};
-use super::identity::{Identity, IdentityError, settle};
-use super::media::{self, MediaError};
-use crate::backend::OpenMedium;
+use super::config::{self, Backing, Config, Serial};
+use super::identity::{Identity, IdentityError, Lent, settle};
+use super::media::{self, MediaError, Opened};
+use crate::backend::{OpenMedium, WeakMedium};
 use crate::catalog::{Catalog, CatalogError, Hosts, Namespace, Subsystem};
 
 /// Why a configuration which is right cannot be served here.
@@ -21,16 +23,104 @@ pub enum PrepareError {
     Catalog(#[from] CatalogError),
 }
 
-/// The first version of the catalog of `config`.
+/// What is served, and what it was made from.
+#[derive(Clone, Debug)]
+pub struct Served {
+    pub config: Config,
+    pub catalog: Arc<Catalog>,
+    identities: Vec<Identity>,
+    /// Media which are not served any more. Commands may keep them open for a while, and with them the lock.
+    retired: Vec<WeakMedium>,
+}
+
+/// The first version of what `config` says.
 ///
 /// # Errors
 /// If an identity cannot be kept, or a medium not be opened.
-pub fn prepare(config: &Config) -> Result<Catalog, PrepareError> {
-    let identities = settle(config)?;
-    let media = media::open(config)?;
-    let parts = config.subsystems.iter().zip(identities).zip(media);
-    let subsystems = parts.map(|((said, identity), media)| subsystem(config, said, &identity, media));
-    Ok(Catalog::new(1, subsystems.collect::<Result<_, _>>()?)?)
+pub fn prepare(config: Config) -> Result<Served, PrepareError> {
+    assemble(config, None)
+}
+
+impl Served {
+    /// The version after this one, of what `config` says. What both have keeps its identity and its medium.
+    ///
+    /// # Errors
+    /// As [`prepare`]. Nothing has changed then.
+    pub fn next(&self, config: Config) -> Result<Self, PrepareError> {
+        assemble(config, Some(self))
+    }
+
+    /// The same with other sizes of its media.
+    #[must_use]
+    pub fn with_catalog(&self, catalog: Arc<Catalog>) -> Self {
+        Self { catalog, ..self.clone() }
+    }
+
+    /// The serial number of a subsystem that is served.
+    pub(super) fn serial(&self, nqn: &Nqn) -> Option<Serial> {
+        self.identities.iter().find(|identity| identity.nqn == *nqn).map(|identity| identity.serial)
+    }
+
+    fn namespace(&self, nqn: &Nqn, nsid: u32) -> Option<&Namespace> {
+        self.catalog.subsystem(nqn)?.namespace(nsid)
+    }
+
+    /// Each namespace of the configuration and of the catalog.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = (Nqn, &config::Namespace, &Namespace)> {
+        self.config.subsystems.iter().zip(&self.identities).flat_map(move |(said, identity)| {
+            let found = |one: &config::Namespace| self.namespace(&identity.nqn, one.nsid);
+            said.namespaces.iter().filter_map(move |one| Some((identity.nqn, one, found(one)?)))
+        })
+    }
+
+    fn lent(&self) -> Lent {
+        let unnamed = self.config.subsystems.iter().position(|subsystem| subsystem.nqn.is_none());
+        let memory = self.namespaces().filter_map(|(nqn, said, namespace)| match said.backing {
+            Backing::Ram { size } => Some(((nqn, said.nsid, size), namespace.uuid)),
+            Backing::File { .. } | Backing::Null { .. } => None,
+        });
+        Lent { nqn: unnamed.map(|index| self.identities[index].nqn), memory: memory.collect() }
+    }
+
+    /// Files and devices that are open, served or not.
+    fn opened(&self) -> Vec<Opened> {
+        let served = self.namespaces().filter_map(|(_, said, namespace)| match said.backing {
+            Backing::File { size, .. } => Some(Opened { medium: namespace.medium.clone(), wanted: size }),
+            Backing::Ram { .. } | Backing::Null { .. } => None,
+        });
+        let retired = self.retired.iter().filter_map(WeakMedium::upgrade);
+        served.chain(retired.map(|medium| Opened { medium, wanted: None })).collect()
+    }
+}
+
+fn assemble(config: Config, before: Option<&Served>) -> Result<Served, PrepareError> {
+    let lent = before.map(Served::lent).unwrap_or_default();
+    let identities = settle(&config, &lent)?;
+    let opened = before.map(Served::opened).unwrap_or_default();
+    let mut subsystems = Vec::new();
+    for (said, identity) in config.subsystems.iter().zip(&identities) {
+        let open = |one: &config::Namespace| {
+            let same = |(nqn, was, _): &(Nqn, &config::Namespace, &Namespace)| {
+                (*nqn, was.nsid, &was.backing) == (identity.nqn, one.nsid, &one.backing)
+            };
+            let memory = before.and_then(|before| before.namespaces().find(same));
+            media::open(one, &opened, memory.map(|(.., namespace)| &namespace.medium))
+        };
+        let media = said.namespaces.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        subsystems.push(subsystem(&config, said, identity, media)?);
+    }
+    let catalog = Catalog::new(before.map_or(1, |before| before.catalog.version() + 1), subsystems)?;
+    let retired = before.map(|before| before.retired_by(&catalog)).unwrap_or_default();
+    Ok(Served { config, catalog: Arc::new(catalog), identities, retired })
+}
+
+impl Served {
+    /// Media which are still open, though this version does not name them.
+    fn retired_by(&self, next: &Catalog) -> Vec<WeakMedium> {
+        let open = self.retired.iter().filter_map(WeakMedium::upgrade).chain(self.catalog.media().cloned());
+        let unserved = open.filter(|medium| next.media().all(|served| !served.is(medium)));
+        unserved.map(|medium| medium.downgrade()).collect()
+    }
 }
 
 fn subsystem(
@@ -78,7 +168,7 @@ mod tests {
              serial = \"B\"\nnamespace = [{{ ram = \"1MiB\" }}]\n",
             state.path()
         );
-        let catalog = prepare(&Config::parse(Path::new("target.toml"), &text).unwrap()).unwrap();
+        let catalog = prepare(Config::parse(Path::new("target.toml"), &text).unwrap()).unwrap().catalog;
         let nqn = |name: &str| -> Nqn { format!("nqn.2014-08.org.example:{name}").parse().unwrap() };
         let (a, b) = (catalog.subsystem(&nqn("a")).unwrap(), catalog.subsystem(&nqn("b")).unwrap());
         assert!(a.allows(&nqn("h")) && !a.allows(&nqn("other")) && b.allows(&nqn("other")));

@@ -163,6 +163,9 @@ impl Controller {
             (_, Some(new)) if !new.allows(&self.host_nqn) => {
                 self.events.push_back(Event::Fatal { why: "its host is not allowed any more" });
             }
+            (_, Some(new)) if !new.is_reached_at(self.admission.local) => {
+                self.events.push_back(Event::Fatal { why: "it is not reached at this address any more" });
+            }
             (None, Some(_)) => {}
             (Some(old), Some(new)) => self.note_changed_namespaces(old, new),
         }

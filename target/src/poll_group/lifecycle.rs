@@ -180,19 +180,25 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         }
     }
 
-    /// A new version of the configuration, between two turns.
-    pub(super) fn on_catalog(&mut self, now: Time, catalog: Arc<Catalog>) {
+    /// A new version of the configuration, between two turns. Commands under way finish on what they began
+    /// with; new ones find a namespace of the new version or none. Hosts hear of it by [`Self::announce`].
+    pub(super) fn on_catalog(&mut self, catalog: Arc<Catalog>) {
         self.catalog = catalog;
         self.set_views();
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else { continue };
             let Some(subnqn) = connection.subnqn else { continue };
-            if let Some(view) = self.view_of(&subnqn)
-                && let Some(connection) = &mut self.connections[index]
-            {
+            // A subsystem that was removed has no namespaces, until its controllers end.
+            let view = self.view_of(&subnqn).unwrap_or_default();
+            if let Some(connection) = &mut self.connections[index] {
                 connection.qpair.set_namespaces(view);
             }
         }
+    }
+
+    /// Lets the controllers go over to the version in force, and tell their hosts. A host which hears of a
+    /// namespace may use it at once, on any reactor: so this comes after all have the version.
+    pub(super) fn announce(&mut self, now: Time) {
         for cntlid in self.controllers.ids() {
             if let Some(entry) = self.controllers.get(cntlid) {
                 entry.machine.catalog_changed(&self.catalog);

@@ -53,8 +53,10 @@ pub enum Message {
     Quiesce { host: Box<HostName>, asking: QueueName },
     /// Your answer to it.
     Quiesced { asking: QueueName },
-    /// A new version of the configuration.
+    /// A new version of the configuration: new commands find what it holds, and nothing else.
     Catalog(Arc<Catalog>),
+    /// Every reactor has the new version: hosts may be told what changed for them.
+    Announce,
     /// Finish what is under way, then disconnect everyone.
     Drain,
 }

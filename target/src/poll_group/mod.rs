@@ -193,6 +193,16 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         &mut self.desk.storage
     }
 
+    /// The version in force.
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// Whether a command under way may still come to this backend, or is answered from its memory.
+    pub fn uses(&self, backend: usize) -> bool {
+        self.connections.iter().flatten().any(|connection| connection.qpair.uses(backend))
+    }
+
     /// Connections there are, of all kinds.
     pub fn connections(&self) -> usize {
         self.connections.iter().flatten().count()
@@ -216,7 +226,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             }
             Message::Quiesce { host, asking } => self.quiescing.push((host, asking, self.turns + 2)),
             Message::Quiesced { asking } => self.on_quiesced(now, asking),
-            Message::Catalog(catalog) => self.on_catalog(now, catalog),
+            Message::Catalog(catalog) => self.on_catalog(catalog),
+            Message::Announce => self.announce(now),
             Message::Drain => self.drain(now),
         }
     }

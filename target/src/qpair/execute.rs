@@ -166,11 +166,15 @@ impl Qpair {
         lease: Option<Lease>,
     ) {
         let invalidate = active.pointer.key_to_invalidate();
+        let in_place = active.medium().filter(|_| data.is_some() && lease.is_none());
         if let Some(received) = active.message {
             cx.verbs.repost(received);
         }
         let lease = lease.filter(|_| data.is_some());
-        self.reply(slot, Reply { cid: active.cid, status, result, data, _lease: lease, invalidate });
+        self.reply(
+            slot,
+            Reply { cid: active.cid, status, result, data, _lease: lease, in_place, invalidate },
+        );
     }
 }
 

@@ -240,6 +240,11 @@ impl Qpair {
         self.free.len() + held == self.slots.len() && (self.stopped || self.incoming.is_empty())
     }
 
+    /// Whether a command under way may still come to this medium, or is answered from its memory.
+    pub fn uses(&self, medium: usize) -> bool {
+        self.slots.iter().any(|slot| slot.phase.medium() == Some(medium))
+    }
+
     /// True while a command waits for a buffer of the shared pool.
     pub fn waits_for_buffer(&self) -> bool {
         !self.await_buffer.is_empty() || !self.await_fetch.is_empty()
@@ -420,7 +425,10 @@ impl Qpair {
     }
 
     fn refuse(&mut self, slot: u16, cid: u16, invalidate: Option<u32>, status: Status) {
-        self.reply(slot, Reply { cid, status, result: 0, data: None, _lease: None, invalidate });
+        self.reply(
+            slot,
+            Reply { cid, status, result: 0, data: None, _lease: None, in_place: None, invalidate },
+        );
     }
 
     /// Step 7. Post the response. The receive the host will need next has been posted before.

@@ -30,6 +30,18 @@ pub(super) enum Phase {
     Responding(Reply),
 }
 
+impl Phase {
+    /// The medium this command still needs, by its number.
+    pub(super) fn medium(&self) -> Option<usize> {
+        match self {
+            Self::AwaitBuffer(active) | Self::Held(active) => active.medium(),
+            Self::Fetching(execution) | Self::Executing(execution) => execution.active.medium(),
+            Self::AwaitSend(reply) | Self::Responding(reply) => reply.in_place,
+            Self::Free => None,
+        }
+    }
+}
+
 /// A command which passed every check.
 #[derive(Debug)]
 pub(super) struct Active {
@@ -41,6 +53,14 @@ pub(super) struct Active {
 }
 
 impl Active {
+    /// The medium of an I/O command, by its number.
+    pub(super) fn medium(&self) -> Option<usize> {
+        match &self.work {
+            Work::Io(namespace, _) => Some(namespace.medium),
+            Work::Admin(_) => None,
+        }
+    }
+
     /// The host's memory for this command's data, if it is not in the capsule.
     pub(super) fn remote(&self) -> Option<Remote> {
         match self.pointer {
@@ -108,6 +128,8 @@ pub(super) struct Reply {
     pub(super) data: Option<(Sge, Remote)>,
     /// Keeps the memory of `data` until it is sent; never read.
     pub(super) _lease: Option<Lease>,
+    /// The medium whose own memory `data` is, by its number.
+    pub(super) in_place: Option<usize>,
     pub(super) invalidate: Option<u32>,
 }
 

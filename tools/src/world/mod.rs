@@ -263,6 +263,7 @@ impl<F: Fabric> World<F> {
         trace(|| format!("{present} namespaces from now on"));
         self.catalog = catalog(self.catalog.version() + 1, self.address, present);
         self.target.tell(&Message::Catalog(Arc::clone(&self.catalog)));
+        self.target.tell(&Message::Announce);
     }
 
     /// To the next moment at which anybody wants to do something.

@@ -24,7 +24,7 @@ const PAGE: u32 = 4096;
 const FILE_BLOCK_SIZE: u32 = 512;
 
 /// A file or block device, open for all reactors.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::backend) struct OpenFile {
     pub(in crate::backend) fd: Arc<OwnedFd>,
     pub(in crate::backend) identity: Identity,
@@ -32,6 +32,12 @@ pub(in crate::backend) struct OpenFile {
     pub(in crate::backend) alignment: Option<Alignment>,
     /// Bytes when it was opened.
     pub(in crate::backend) size: u64,
+    /// What its block size is, unless said otherwise.
+    pub(in crate::backend) native_block_size: u32,
+    /// What blocks have to be multiples of.
+    sector_size: u32,
+    pub(in crate::backend) is_writable: bool,
+    is_locked: bool,
 }
 
 /// What direct I/O demands of a transfer.
@@ -60,7 +66,8 @@ impl OpenFile {
         let mut flags = if options.read_only { OFlag::O_RDONLY } else { OFlag::O_RDWR } | OFlag::O_CLOEXEC;
         flags.set(OFlag::O_EXCL, exclusive);
         let file = open_with(path, flags)?;
-        if !is_device && !options.shared {
+        let is_locked = !is_device && !options.shared;
+        if is_locked {
             lock(path, &file, options.read_only)?;
         }
         let failed = |source| OpenError::Open { path: path.into(), source };
@@ -76,7 +83,46 @@ impl OpenFile {
         let alignment = direct.and_then(|direct| direct.keep_if_fitting(&file, block_size));
         tracing::debug!(path = %path.display(), block_size, ?alignment, "opened");
         let size = size_of(&file).map_err(failed)?;
-        Ok((Self { fd: Arc::new(file.into()), identity, alignment, size }, block_size))
+        let file = Self {
+            fd: Arc::new(file.into()),
+            identity,
+            alignment,
+            size,
+            native_block_size: native,
+            sector_size,
+            is_writable: !options.read_only,
+            is_locked,
+        };
+        Ok((file, block_size))
+    }
+
+    /// Whether it can be served in blocks of this size as it was opened.
+    pub(in crate::backend) fn takes_blocks_of(&self, block_size: u32) -> bool {
+        let direct = self.alignment.is_none_or(|alignment| block_size.is_multiple_of(alignment.offset));
+        direct && block_size.is_multiple_of(self.sector_size)
+    }
+
+    pub(in crate::backend) fn unlock(&self) {
+        self.with_lock(File::unlock);
+    }
+
+    pub(in crate::backend) fn lock_again(&self) {
+        let is_writable = self.is_writable;
+        self.with_lock(|file| {
+            let locked = if is_writable { file.try_lock() } else { file.try_lock_shared() };
+            locked.map_err(io::Error::from)
+        });
+    }
+
+    /// Duplicates of a descriptor have one lock together.
+    fn with_lock(&self, change: impl FnOnce(&File) -> io::Result<()>) {
+        if !self.is_locked {
+            return;
+        }
+        let changed = self.fd.try_clone().and_then(|fd| change(&File::from(fd)));
+        if let Err(error) = changed {
+            tracing::warn!(%error, "the lock of a file that is served cannot be changed");
+        }
     }
 
     /// Bytes it holds now.

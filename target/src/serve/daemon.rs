@@ -1,0 +1,177 @@
+//! The control thread's view of a serving target: what is served, by whom it is accepted, and how it goes over to
+//! something else while hosts are connected. Whoever wants a change, by signal or otherwise, calls here.
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ironside_common::provider::tcp;
+
+use super::reactors::Reactors;
+use super::{ServeError, chain};
+use crate::acceptor::Acceptor;
+use crate::catalog::Catalog;
+use crate::control::config::Config;
+use crate::control::prepare::{Served, prepare};
+use crate::control::reload::{Change, ReloadError, changes, plan, summary};
+
+/// A target that serves.
+pub(super) struct Daemon {
+    /// Where its configuration comes from, unless from flags.
+    file: Option<PathBuf>,
+    served: Served,
+    reactors: Reactors,
+    /// Nothing only while listeners change.
+    acceptor: Option<Acceptor>,
+}
+
+/// Why what is served stays as it is.
+#[derive(Debug, thiserror::Error)]
+enum ChangeError {
+    #[error(transparent)]
+    Reload(#[from] ReloadError),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    #[error("a medium cannot be attached")]
+    Attach(#[source] io::Error),
+}
+
+impl Daemon {
+    pub(super) fn start(config: Config, file: Option<PathBuf>) -> Result<Self, ServeError> {
+        let served = prepare(config)?;
+        let addresses = served.catalog.listeners().iter().map(|listener| listener.address);
+        let listeners = addresses.map(listen).collect::<Result<_, _>>()?;
+        let reactors = Reactors::start(&served.config, &served.catalog)?;
+        let acceptor = match Acceptor::start(listeners, reactors.senders.clone()) {
+            Ok(acceptor) => Some(acceptor),
+            Err(error) => {
+                reactors.drain()?;
+                return Err(ServeError::Thread(error));
+            }
+        };
+        Ok(Self { file, served, reactors, acceptor })
+    }
+
+    pub(super) fn catalog(&self) -> &Catalog {
+        &self.served.catalog
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.served.config
+    }
+
+    /// Whether a reactor has ended, and all has to.
+    pub(super) fn has_failed(&self) -> bool {
+        self.reactors.has_failed()
+    }
+
+    /// Reads the configuration again and goes over to what it says. If that cannot be served, nothing changes. The
+    /// log says which.
+    pub(super) fn reload(&mut self) {
+        match self.try_reload() {
+            Ok(changes) => tracing::info!("reloaded: {}", summary(&changes)),
+            Err(error) => {
+                tracing::error!("not reloaded, what was served before goes on to be: {}", chain(&error));
+            }
+        }
+    }
+
+    fn try_reload(&mut self) -> Result<Vec<Change>, ChangeError> {
+        let config = match &self.file {
+            Some(file) => Config::load(file).map_err(ReloadError::from)?,
+            None => self.served.config.clone(),
+        };
+        self.refresh();
+        let next = plan(&self.served, config).map_err(ReloadError::from)?;
+        let changes = changes(&self.served.catalog, &next.catalog);
+        if changes.is_empty() {
+            // The same to hosts, whatever else the file says now.
+            self.served = next.with_catalog(Arc::clone(&self.served.catalog));
+        } else {
+            self.go_over_to(next)?;
+        }
+        Ok(changes)
+    }
+
+    /// Tells hosts of media which have another size by now.
+    pub(super) fn look_at_media(&mut self) {
+        self.refresh();
+        let Some(catalog) = self.served.catalog.resized() else { return };
+        let next = self.served.with_catalog(Arc::new(catalog));
+        let changes = changes(&self.served.catalog, &next.catalog);
+        match self.go_over_to(next) {
+            Ok(()) => tracing::info!("{}", summary(&changes)),
+            Err(error) => tracing::error!("sizes have changed, but: {}", chain(&error)),
+        }
+    }
+
+    fn refresh(&self) {
+        for medium in self.served.catalog.media() {
+            if let Err(error) = medium.refresh() {
+                tracing::warn!(%error, "how large a medium is cannot be seen");
+            }
+        }
+    }
+
+    /// New listeners are there before anybody is told of them, and old ones are gone.
+    fn go_over_to(&mut self, next: Served) -> Result<(), ChangeError> {
+        self.change_listeners(&next.catalog)?;
+        if let Err(error) = self.reactors.switch(&self.served.catalog, &next.catalog) {
+            let old = Arc::clone(&self.served.catalog);
+            self.change_listeners(&old)?;
+            return Err(ChangeError::Attach(error));
+        }
+        self.served = next;
+        self.reactors.announce();
+        Ok(())
+    }
+
+    fn change_listeners(&mut self, next: &Catalog) -> Result<(), ServeError> {
+        let wanted: Vec<SocketAddr> = next.listeners().iter().map(|listener| listener.address).collect();
+        let Some(acceptor) = self.acceptor.take() else { return Ok(()) };
+        let (listeners, result) = exchange(acceptor.stop(), &wanted);
+        self.acceptor =
+            Some(Acceptor::start(listeners, self.reactors.senders.clone()).map_err(ServeError::Thread)?);
+        result
+    }
+
+    /// Accepts nobody any more, finishes what is under way and ends.
+    pub(super) fn stop(self) -> Result<(), ServeError> {
+        drop(self.acceptor.map(Acceptor::stop));
+        self.reactors.drain()
+    }
+}
+
+fn listen(at: SocketAddr) -> Result<TcpListener, ServeError> {
+    tcp::listen(at).map_err(|error| ServeError::Listen(at, error))
+}
+
+/// Listeners at the addresses `wanted`, those of them which are there already included; or all as they were, and why.
+fn exchange(
+    listeners: Vec<TcpListener>,
+    wanted: &[SocketAddr],
+) -> (Vec<TcpListener>, Result<(), ServeError>) {
+    let is_at = |listener: &TcpListener, at| listener.local_addr().is_ok_and(|local| local == at);
+    let missing: Vec<_> =
+        wanted.iter().filter(|&&at| listeners.iter().all(|one| !is_at(one, at))).copied().collect();
+    let (mut kept, unwanted): (Vec<_>, Vec<_>) =
+        listeners.into_iter().partition(|one| wanted.iter().any(|&at| is_at(one, at)));
+    // One which goes may stand in the way of one which comes: a wildcard and an address of the same port.
+    let gone: Vec<_> = unwanted.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+    drop(unwanted);
+    match missing.into_iter().map(listen).collect::<Result<Vec<_>, _>>() {
+        Ok(new) => {
+            kept.extend(new);
+            (kept, Ok(()))
+        }
+        Err(error) => {
+            for listener in gone.into_iter().map(listen) {
+                match listener {
+                    Ok(listener) => kept.push(listener),
+                    Err(error) => tracing::error!("{}", chain(&error)),
+                }
+            }
+            (kept, Err(error))
+        }
+    }
+}
