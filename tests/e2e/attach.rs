@@ -3,6 +3,8 @@
 //! Block devices take root, `/dev/fuse` and the loop driver; without them those tests say so and do nothing.
 #[cfg(test)]
 mod bench;
+#[cfg(test)]
+mod media;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
