@@ -16,7 +16,7 @@ use slab::Slab;
 use super::medium::{Kind as Opened, OpenMedium};
 use super::null::Null;
 use super::ram::Ram;
-use super::uring::{Alignment, File, Next, Progress};
+use super::uring::{Alignment, Ask, File, Next, Progress};
 use super::{BlockError, Done, Medium, Operation};
 
 /// How many zeroes are written at a time where a file system knows no shorter way.
@@ -126,9 +126,15 @@ impl Backends {
     pub fn pump(&mut self, ring: &mut Ring) -> bool {
         let busy = !self.asking.is_empty();
         while let Some(slot) = self.asking.pop_front() {
-            let running = &self.running[slot];
-            if let Backend::File { ring_file, file, .. } = &self.attached[running.namespace].backend {
-                file.ask(&running.progress).queue(ring, *ring_file, ring_token(slot, running.generation));
+            let running = &mut self.running[slot];
+            let attached = &self.attached[running.namespace];
+            let Backend::File { ring_file, file, .. } = &attached.backend else { continue };
+            match file.ask(&running.progress) {
+                Ask::Measure => {
+                    let next = file.measured(&mut running.progress, attached.medium.current_size());
+                    self.go_on(slot, next);
+                }
+                ask => ask.queue(ring, *ring_file, ring_token(slot, running.generation)),
             }
         }
         busy
@@ -145,7 +151,12 @@ impl Backends {
         let Backend::File { file, .. } = &mut self.attached[running.namespace].backend else {
             unreachable!("only files use the ring");
         };
-        match file.advance(&mut running.progress, result) {
+        let next = file.advance(&mut running.progress, result);
+        self.go_on(slot, next);
+    }
+
+    fn go_on(&mut self, slot: usize, next: Next) {
+        match next {
             Next::Ask => self.asking.push_back(slot),
             Next::Done(result) => {
                 let running = self.running.remove(slot);

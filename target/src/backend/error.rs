@@ -12,6 +12,9 @@ pub enum BlockError {
     OutOfRange,
     #[error("the medium has become shorter than its namespace")]
     EndOfFile,
+    /// As above, for what would change blocks that are not there.
+    #[error("the medium has become shorter than its namespace, and has no such blocks to change")]
+    Truncated,
     #[error("the medium cannot do this")]
     Unsupported,
     #[error("another host has reserved the medium")]
@@ -64,6 +67,7 @@ impl From<BlockError> for Status {
             BlockError::OutOfRange => Self::LBA_OUT_OF_RANGE,
             // Nothing is there to be read, however often it is tried.
             BlockError::EndOfFile => Self::UNRECOVERED_READ.with_dnr(true),
+            BlockError::Truncated => Self::WRITE_FAULT.with_dnr(true),
             BlockError::Unsupported => Self::INVALID_OPCODE,
             BlockError::Reserved => Self::RESERVATION_CONFLICT,
             // Another path may lead to it.

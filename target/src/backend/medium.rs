@@ -273,11 +273,19 @@ impl OpenMedium {
     /// # Errors
     /// What the system says.
     pub fn refresh(&self) -> io::Result<u64> {
-        if let Kind::File(file) = &self.0.kind {
-            let size = file.current_size()?;
+        if let Kind::File(_) = &self.0.kind {
+            let size = self.current_size()?;
             self.0.size.store(size - size % u64::from(self.0.block_size), Ordering::Relaxed);
         }
         Ok(self.size())
+    }
+
+    /// Bytes it holds at this moment, which nobody else is told.
+    pub(super) fn current_size(&self) -> io::Result<u64> {
+        match &self.0.kind {
+            Kind::File(file) => file.current_size(),
+            Kind::Ram(_) | Kind::Null | Kind::Faulty => Ok(self.size()),
+        }
     }
 
     pub(super) fn kind(&self) -> &Kind {

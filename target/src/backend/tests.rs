@@ -305,6 +305,15 @@ fn a_truncated_file_reads_as_an_error_and_a_grown_one_is_noticed() {
         assert_eq!(bench.read(namespace, 0, 8192), Ok(vec![0; 8192]));
         assert_eq!(bench.read(namespace, 4096, 8192), Err(BlockError::EndOfFile));
         assert_eq!(bench.read(namespace, 65536, 512), Err(BlockError::EndOfFile));
+        for deallocate in [true, false] {
+            let (offset, length) = (65536, 512);
+            let zeroes = Operation::WriteZeroes { offset, length, deallocate, fua: false };
+            // Where the file system knows no shorter way zeroes are written, and are there.
+            match bench.execute(namespace, zeroes) {
+                Ok(()) => assert_eq!(bench.read(namespace, offset, 512), Ok(vec![0; 512])),
+                Err(error) => assert_eq!(error, BlockError::Truncated),
+            }
+        }
         file.set_len((2 << 20) + 100).unwrap();
         assert_eq!(medium.refresh().unwrap(), 2 << 20);
         assert_eq!(bench.read(namespace, (2 << 20) - 512, 512), Ok(vec![0; 512]));

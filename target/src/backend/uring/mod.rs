@@ -7,6 +7,8 @@ mod open;
 #[cfg(test)]
 mod tests;
 
+use std::io;
+
 use ironside_common::reactor::{Flags, Ring, RingFile};
 use ironside_common::verbs::{Sge, Token};
 use nix::fcntl::FallocateFlags;
@@ -22,19 +24,35 @@ const MOST_REPEATS: u8 = 100;
 /// What the ring is asked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Ask {
-    Read { offset: u64, into: Sge },
-    Write { offset: u64, from: Sge, flags: Flags },
+    Read {
+        offset: u64,
+        into: Sge,
+    },
+    Write {
+        offset: u64,
+        from: Sge,
+        flags: Flags,
+    },
     Sync,
-    Allocate { mode: FallocateFlags, offset: u64, length: u64 },
+    Allocate {
+        mode: FallocateFlags,
+        offset: u64,
+        length: u64,
+    },
+    /// Not of the ring: how large the file is now. [`File::measured`] takes the answer.
+    Measure,
 }
 
 impl Ask {
+    /// # Panics
+    /// If the ring cannot answer it.
     pub(super) fn queue(self, ring: &mut Ring, file: RingFile, token: Token) {
         match self {
             Self::Read { offset, into } => ring.read(file, offset, into, token),
             Self::Write { offset, from, flags } => ring.write(file, offset, from, flags, token),
             Self::Sync => ring.fdatasync(file, token),
             Self::Allocate { mode, offset, length } => ring.fallocate(file, mode, offset, length, token),
+            Self::Measure => unreachable!("a size is asked of the file itself"),
         }
     }
 }
@@ -57,6 +75,9 @@ enum Step {
     Punch,
     /// Zero the range but keep the space.
     ZeroRange,
+    /// Whether the file still reaches so far: a hole beyond its end is a success to the kernel, which changes
+    /// nothing there and reads as no zeroes.
+    Measure,
     /// Write zeroes, where the file system knows no shorter way.
     Fill,
     Sync,
@@ -132,6 +153,7 @@ impl File {
                 let part = u32::try_from(length - done).unwrap_or(u32::MAX).min(self.zeroes.length);
                 Ask::Write { offset: start + done, from: self.zeroes.slice(0, part), flags: durable }
             }
+            (Step::Measure, _) => Ask::Measure,
             (Step::Sync | Step::Transfer, _) => Ask::Sync,
         }
     }
@@ -144,14 +166,30 @@ impl File {
         }
     }
 
-    fn succeeded(&self, progress: &mut Progress, count: u32) -> Next {
-        match progress.step {
-            Step::Sync => Next::Done(Ok(())),
-            Step::Punch | Step::ZeroRange if wants_durable(progress.operation) => {
+    /// Takes the size of the file, after zeroes or a hole were put into it without making it longer.
+    pub(super) fn measured(&self, progress: &mut Progress, size: io::Result<u64>) -> Next {
+        let (offset, length) = progress.operation.range().unwrap_or((0, 0));
+        match size {
+            Ok(size) if size < offset + length => Next::Done(Err(BlockError::Truncated)),
+            Ok(_) if wants_durable(progress.operation) => {
                 progress.step = Step::Sync;
                 Next::Ask
             }
-            Step::Punch | Step::ZeroRange => Next::Done(Ok(())),
+            Ok(_) => Next::Done(Ok(())),
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                Next::Done(Err(BlockError::from_errno(errno, Direction::Write)))
+            }
+        }
+    }
+
+    fn succeeded(&self, progress: &mut Progress, count: u32) -> Next {
+        match progress.step {
+            Step::Sync | Step::Measure => Next::Done(Ok(())),
+            Step::Punch | Step::ZeroRange => {
+                progress.step = Step::Measure;
+                Next::Ask
+            }
             Step::Transfer | Step::Fill => self.transferred(progress, count),
         }
     }

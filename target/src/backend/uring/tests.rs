@@ -3,6 +3,7 @@ use super::*;
 
 const ZEROES: Sge = Sge { address: 1 << 20, length: 8192, lkey: 9 };
 const BUFFER: Sge = Sge { address: 4096, length: 4096, lkey: 1 };
+const SIZE: u64 = 1 << 40;
 const KEEP: FallocateFlags = FallocateFlags::FALLOC_FL_KEEP_SIZE;
 const PUNCH: FallocateFlags = FallocateFlags::FALLOC_FL_PUNCH_HOLE;
 const ZERO: FallocateFlags = FallocateFlags::FALLOC_FL_ZERO_RANGE;
@@ -17,7 +18,11 @@ fn play(file: &mut File, operation: Operation, answers: &[i32]) -> (Vec<Ask>, Re
     let mut asks = Vec::new();
     for answer in answers {
         asks.push(file.ask(&progress));
-        if let Next::Done(result) = file.advance(&mut progress, *answer) {
+        let next = file.advance(&mut progress, *answer);
+        // The file stays as large as it was.
+        let measures = next == Next::Ask && file.ask(&progress) == Ask::Measure;
+        let next = if measures { file.measured(&mut progress, Ok(SIZE)) } else { next };
+        if let Next::Done(result) = next {
             assert_eq!(asks.len(), answers.len(), "it ended before the last answer");
             return (asks, result);
         }
@@ -103,6 +108,30 @@ fn zeroes_keep_or_give_back_the_space_as_asked() {
     assert_eq!(asks, [allocate(ZERO, 1 << 30)]);
     let (asks, _) = play(&mut direct(), zero(4096, true, true), &[0, 0]);
     assert_eq!(asks, [allocate(PUNCH, 4096), Ask::Sync], "forced unit access covers the metadata");
+}
+
+#[test]
+fn a_hole_beyond_the_end_of_the_file_is_an_error() {
+    let deallocate = Operation::Deallocate { offset: 512, length: 4096 };
+    for operation in [zero(4096, true, true), zero(4096, false, false), deallocate] {
+        let mut file = direct();
+        let begun = file.begin(operation).unwrap();
+        for (size, expected) in [(4608, true), (4607, false), (0, false)] {
+            let mut progress = begun;
+            assert_eq!(file.advance(&mut progress, 0), Next::Ask);
+            assert_eq!(file.ask(&progress), Ask::Measure);
+            let next = file.measured(&mut progress, Ok(size));
+            assert_eq!(
+                next != Next::Done(Err(BlockError::Truncated)),
+                expected,
+                "{operation:?}, {size} bytes"
+            );
+        }
+        let mut progress = begun;
+        assert_eq!(file.advance(&mut progress, 0), Next::Ask);
+        let unknown = file.measured(&mut progress, Err(io::Error::from_raw_os_error(libc::ESTALE)));
+        assert_eq!(unknown, Next::Done(Err(BlockError::Gone)));
+    }
 }
 
 #[test]
