@@ -4,6 +4,6 @@ mod pool;
 mod region;
 mod table;
 
-pub use pool::{Lease, Pool, SizeClass};
+pub use pool::{Account, Lease, Pool, SizeClass};
 pub use region::Region;
 pub use table::Memory;

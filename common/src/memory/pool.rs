@@ -1,5 +1,8 @@
 //! Buffers of a few sizes, cut from one registered region. A [`Lease`] comes back by being dropped.
-use std::cell::RefCell;
+//!
+//! Many share a pool, and some of them may be slow or hostile: what each holds is written down in its
+//! [`Account`], and none gets so much that the others get nothing.
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::rc::Rc;
@@ -20,6 +23,8 @@ pub struct Pool {
     base: u64,
     lkey: u32,
     classes: Vec<Class>,
+    /// Buffers which came back, since the beginning.
+    returned: Cell<u64>,
 }
 
 struct Class {
@@ -55,7 +60,7 @@ impl Pool {
         let region = Region::new(length)?;
         let base = region.address();
         let lkey = memory.register(region);
-        Ok(Rc::new(Self { base, lkey, classes }))
+        Ok(Rc::new(Self { base, lkey, classes, returned: Cell::new(0) }))
     }
 
     /// A buffer of at least `length` bytes from the smallest class that has one, or nothing for now.
@@ -63,13 +68,57 @@ impl Pool {
     /// # Panics
     /// If no class is large enough: the caller's transfer limit promised it.
     pub fn lease(self: &Rc<Self>, length: u32) -> Option<Lease> {
+        self.take(length, None, |_, _| true)
+    }
+
+    /// As [`Self::lease`], on an account, which gets no more than its share.
+    ///
+    /// # Panics
+    /// As [`Self::lease`].
+    pub fn lease_share(self: &Rc<Self>, account: &Rc<Account>, length: u32) -> Option<Lease> {
+        self.take(length, Some(account), |class, free| account.may_take(class, free))
+    }
+
+    /// As [`Self::lease`], on an account, whatever it holds: the second buffer of who has just got one.
+    ///
+    /// # Panics
+    /// As [`Self::lease`].
+    pub fn lease_more(self: &Rc<Self>, account: &Rc<Account>, length: u32) -> Option<Lease> {
+        self.take(length, Some(account), |_, _| true)
+    }
+
+    fn take(
+        self: &Rc<Self>,
+        length: u32,
+        account: Option<&Rc<Account>>,
+        may: impl Fn(usize, usize) -> bool,
+    ) -> Option<Lease> {
         assert!(length <= self.largest(), "{length} bytes are more than any buffer holds");
         let first = self.classes.partition_point(|class| class.size < length);
-        let fitting = self.classes.iter().enumerate().skip(first);
-        fitting
-            .filter_map(|(class, inner)| Some((class, inner.free.borrow_mut().pop()?)))
-            .map(|(class, index)| Lease { pool: Rc::clone(self), class, index, length })
-            .next()
+        let mut fitting = self.classes.iter().enumerate().skip(first);
+        let (class, index) = fitting.find_map(|(class, inner)| {
+            let mut free = inner.free.borrow_mut();
+            let index = if may(class, free.len()) { free.pop() } else { None };
+            Some((class, index?))
+        })?;
+        let account = account.map(Rc::clone);
+        if let Some(account) = &account {
+            account.add(class);
+        }
+        Some(Lease { pool: Rc::clone(self), class, index, length, account })
+    }
+
+    /// An account of nothing yet. What it holds counts for `group` too, if it belongs to one.
+    #[must_use]
+    pub fn account(&self, group: Option<&Rc<Account>>) -> Rc<Account> {
+        let held = self.classes.iter().map(|_| Cell::new(0)).collect();
+        Rc::new(Account { held, group: group.map(Rc::clone) })
+    }
+
+    /// A number which grows with each buffer that comes back: nobody who got none has to ask before.
+    #[must_use]
+    pub fn returned(&self) -> u64 {
+        self.returned.get()
     }
 
     /// Bytes of the largest buffer.
@@ -97,6 +146,40 @@ impl fmt::Debug for Pool {
     }
 }
 
+/// How many buffers of each size somebody holds.
+///
+/// Of each size one account may have as many as are free, and a group of accounts twice as many: so one
+/// alone gets half of all, two get a third each, and for a newcomer there is always something left (the
+/// dynamic thresholds of shared-memory switches, Choudhury and Hahne 1998).
+#[derive(Debug)]
+pub struct Account {
+    held: Box<[Cell<u32>]>,
+    group: Option<Rc<Self>>,
+}
+
+impl Account {
+    fn may_take(&self, class: usize, free: usize) -> bool {
+        let held = |account: &Self| account.held[class].get() as usize;
+        held(self) < free && self.group.as_deref().is_none_or(|group| held(group) < 2 * free)
+    }
+
+    fn add(&self, class: usize) {
+        let held = &self.held[class];
+        held.set(held.get() + 1);
+        if let Some(group) = &self.group {
+            group.add(class);
+        }
+    }
+
+    fn remove(&self, class: usize) {
+        let held = &self.held[class];
+        held.set(held.get() - 1);
+        if let Some(group) = &self.group {
+            group.remove(class);
+        }
+    }
+}
+
 /// Exclusive use of one buffer until dropped. Whoever may still touch the memory must hold it.
 #[derive(Debug)]
 pub struct Lease {
@@ -104,6 +187,7 @@ pub struct Lease {
     class: usize,
     index: u32,
     length: u32,
+    account: Option<Rc<Account>>,
 }
 
 impl Lease {
@@ -119,6 +203,10 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.pool.classes[self.class].free.borrow_mut().push(self.index);
+        self.pool.returned.set(self.pool.returned.get() + 1);
+        if let Some(account) = &self.account {
+            account.remove(self.class);
+        }
     }
 }
 
@@ -139,6 +227,31 @@ mod tests {
         drop(a);
         assert_eq!(pool.lease(8).unwrap().sge().address, first);
         drop((b, large));
+        assert_eq!(pool.available(), pool.total());
+    }
+
+    #[test]
+    fn nobody_gets_so_much_that_a_newcomer_gets_nothing() {
+        let classes = [SizeClass { size: 4096, count: 24 }];
+        let pool = Pool::new(&Memory::new(), &classes).unwrap();
+        let take_all = |account: &Rc<Account>| -> Vec<Lease> {
+            std::iter::from_fn(|| pool.lease_share(account, 4096)).collect()
+        };
+        let host = pool.account(None);
+        let (a, b, c) = (pool.account(Some(&host)), pool.account(Some(&host)), pool.account(Some(&host)));
+        let first = take_all(&a);
+        assert_eq!(first.len(), 12, "half of all");
+        let second = take_all(&b);
+        assert_eq!((second.len(), take_all(&c).len()), (4, 0), "together they have two thirds");
+        let newcomer = pool.account(None);
+        let third = take_all(&newcomer);
+        assert_eq!(third.len(), 4, "half of what is left");
+        // Who got one may have the second that goes with it.
+        assert!(pool.lease_more(&a, 4096).is_some());
+        let before = pool.returned();
+        drop((first, second, third));
+        assert_eq!(pool.returned() - before, 20);
+        assert_eq!(take_all(&c).len(), 12);
         assert_eq!(pool.available(), pool.total());
     }
 

@@ -47,11 +47,15 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             reads,
         };
         let (qp, peer, local) = (request.qp, request.peer, request.local);
+        // So that to wait allocates nothing.
+        self.waiting.reserve(self.connections.len() + 1);
         self.verbs.accept(request, parameters, Reply::new(entries).as_bytes());
         let generation = self.next_generation;
         self.next_generation = generation.wrapping_add(1);
+        let account = self.peer_account(peer.ip());
+        let account = self.pool.account(Some(&account));
         let connection = Connection {
-            qpair: Qpair::new(&self.verbs, qp, entries),
+            qpair: Qpair::new(&self.verbs, qp, entries, account),
             generation,
             peer,
             local,
@@ -63,6 +67,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             joining: None,
             disconnecting: false,
             disconnected: false,
+            waiting: false,
             activity: Arc::default(),
         };
         let index = usize::from(qp.0);

@@ -29,6 +29,8 @@ pub(super) struct Connection {
     pub(super) joining: Option<Joining>,
     pub(super) disconnecting: bool,
     pub(super) disconnected: bool,
+    /// Named by the queue of those who wait for a buffer.
+    pub(super) waiting: bool,
     pub(super) activity: Arc<AtomicU64>,
 }
 

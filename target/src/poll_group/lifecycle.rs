@@ -103,6 +103,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     /// Connects that do not come, hosts that fall silent, drains that take too long.
     pub(super) fn check_deadlines(&mut self, now: Time) -> bool {
         self.next_check = now + CHECK_INTERVAL;
+        self.peers.retain(|_, account| account.strong_count() > 0);
         for cntlid in self.controllers.ids() {
             self.check_controller(now, cntlid);
         }

@@ -11,12 +11,13 @@ mod message;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-use std::rc::Rc;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ironside_common::memory::{Memory, Pool};
+use ironside_common::memory::{Account, Memory, Pool};
 use ironside_common::time::Time;
 use ironside_common::verbs::{CmEvent, Connections, Event, QpHandle, Sge, TargetVerbs, Token};
 
@@ -97,9 +98,12 @@ pub struct PollGroup<V, B> {
     /// Questions of other reactors about lost connections of a host.
     quiescing: Vec<(Box<HostName>, QueueName, u64)>,
     outbox: VecDeque<(usize, Message)>,
-    /// Queue pairs which wait for a buffer, and where their round goes on next time.
-    waiters: usize,
-    next_waiter: usize,
+    /// Queue pairs which wait for a buffer, whose turn comes first in front; and up to which return of
+    /// buffers all of them have been offered one.
+    waiting: VecDeque<QueueName>,
+    offered: u64,
+    /// What each peer holds of the pool by all its connections.
+    peers: BTreeMap<IpAddr, Weak<Account>>,
     turns: u64,
     next_check: Time,
     draining: Option<Time>,
@@ -129,8 +133,9 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             held: Vec::new(),
             quiescing: Vec::new(),
             outbox: VecDeque::new(),
-            waiters: 0,
-            next_waiter: 0,
+            waiting: VecDeque::new(),
+            offered: 0,
+            peers: BTreeMap::new(),
             turns: 0,
             next_check: Time::ZERO,
             draining: None,
@@ -157,11 +162,11 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             busy = true;
             self.on_admin(now, job);
         }
-        self.wake_waiters(now);
         busy |= self.check_quiescing();
         if now >= self.next_check || self.draining.is_some() {
             busy |= self.check_deadlines(now);
         }
+        busy |= self.wake_waiters(now);
         busy || !self.outbox.is_empty()
     }
 
@@ -249,15 +254,16 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         }
     }
 
-    /// Calls into one queue pair, then sees to whatever came of it. Buffers are for those who wait for some,
-    /// as long as anybody does.
+    /// Calls into one queue pair, then sees to whatever came of it. Buffers which have just come back are for
+    /// those who wait, if anybody does; what they were offered and could not take is for all.
     fn with_qpair(
         &mut self,
         now: Time,
         qp: QpHandle,
         act: impl FnOnce(&mut Qpair, &mut Context<'_, V, Desk<B>>),
     ) {
-        let buffers = if self.waiters == 0 { u32::MAX } else { 0 };
+        let all_offered = self.waiting.is_empty() || self.offered == self.pool.returned();
+        let buffers = if all_offered { u32::MAX } else { 0 };
         self.with_buffers(now, qp, buffers, act);
     }
 
@@ -276,30 +282,50 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         act(&mut connection.qpair, &mut cx);
         let left = cx.buffers;
         connection.note_activity();
+        if connection.qpair.waits_for_buffer() && !connection.waiting {
+            connection.waiting = true;
+            let (reactor, generation) = (self.settings.reactor, connection.generation);
+            self.waiting.push_back(QueueName { reactor, qp, generation });
+        }
         self.settle(now, qp);
         left
     }
 
-    /// Those who wait for a buffer get one each, in turn, from where the last round ended, until there is none
-    /// left that serves anybody.
-    fn wake_waiters(&mut self, now: Time) {
-        let waits = |connection: &Option<Connection>| {
-            connection.as_ref().is_some_and(|connection| connection.qpair.waits_for_buffer())
-        };
-        self.waiters = self.connections.iter().filter(|connection| waits(connection)).count();
-        let (count, mut in_vain) = (self.connections.len(), 0);
-        while self.waiters > 0 && in_vain < count {
-            let index = self.next_waiter % count;
-            self.next_waiter = index + 1;
-            in_vain += 1;
-            if waits(&self.connections[index]) {
-                let qp = QpHandle(u16::try_from(index).expect("handles are numbered by a u16"));
-                if self.with_buffers(now, qp, 1, |qpair, cx| qpair.advance(cx)) == 0 {
-                    in_vain = 0;
-                }
-            }
+    /// When buffers have come back, those who wait get one each, in turn, until none is left that serves
+    /// anybody. Says whether somebody got one.
+    fn wake_waiters(&mut self, now: Time) -> bool {
+        if self.waiting.is_empty() || self.offered == self.pool.returned() {
+            return false;
         }
-        self.waiters = self.connections.iter().filter(|connection| waits(connection)).count();
+        let (mut any, mut in_vain) = (false, 0);
+        while in_vain < self.waiting.len()
+            && let Some(queue) = self.waiting.pop_front()
+        {
+            let Some(connection) = self.named(queue) else { continue };
+            connection.waiting = false;
+            // Whoever still waits afterwards is at the end of the queue again.
+            let served = self.with_buffers(now, queue.qp, 1, |qpair, cx| qpair.advance(cx)) == 0;
+            any |= served;
+            in_vain = if served { 0 } else { in_vain + 1 };
+        }
+        // What was taken and given back meanwhile has been offered too.
+        self.offered = self.pool.returned();
+        any
+    }
+
+    /// The account of a peer's connections together. Whoever has an IPv6 address has all that share its
+    /// first half.
+    fn peer_account(&mut self, peer: IpAddr) -> Rc<Account> {
+        let network = match peer.to_canonical() {
+            IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+            address @ IpAddr::V4(_) => address,
+        };
+        let known = self.peers.get(&network).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let account = self.pool.account(None);
+            self.peers.insert(network, Rc::downgrade(&account));
+            account
+        })
     }
 
     fn connection(&mut self, qp: QpHandle) -> Option<&mut Connection> {

@@ -6,9 +6,9 @@ use ironside_common::nvme::admin::Abort;
 use ironside_common::nvme::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, PropertySet};
 use ironside_common::nvme::private_data::Request;
 use ironside_common::nvme::property::PropertyId;
-use ironside_common::nvme::{AdminOpcode, Command, Completion, DataPointer, Nqn, Status};
+use ironside_common::nvme::{AdminOpcode, Command, Completion, DataPointer, IoOpcode, Nqn, Status};
 use ironside_common::provider::sim::{Network, Prng, SimProvider};
-use ironside_common::verbs::{Access, ConnectParameters, HostVerbs, Kind, Verbs};
+use ironside_common::verbs::{Access, ConnectParameters, HostVerbs, Kind, Remote, Verbs};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
@@ -194,4 +194,36 @@ fn a_queue_beyond_those_granted_is_refused() {
     bench.connect(io, 3, 9, cntlid);
     bench.settle();
     assert_eq!(bench.statuses(), [(3, false)]);
+}
+
+#[test]
+fn a_host_which_lets_reads_go_unanswered_does_not_hold_all_buffers() {
+    let mut bench = Bench::new();
+    let (_, cntlid) = bench.controller();
+    let queues = [1, 2].map(|qid| {
+        let io = bench.queue(qid);
+        bench.connect(io, qid, qid, cntlid);
+        bench.settle();
+        assert_eq!(bench.statuses(), [(qid, true)]);
+        io
+    });
+    // A megabyte each, of memory which the host never lent.
+    let remote = Remote { address: 0, rkey: 0xBAD };
+    let pointer = DataPointer::Keyed { remote, length: 1 << 20, invalidate: false };
+    for io in queues {
+        for cid in 0..8 {
+            let command = Command { cdw12: 2047.into(), ..Command::new(IoOpcode::WRITE.0, cid, 1) };
+            bench.send(io, &command.with_data(pointer));
+        }
+    }
+    while bench.network.step(&mut Prng::new(1)) {}
+    bench.turn();
+    assert_eq!(
+        bench.group.pool.available(),
+        2,
+        "of eight buffers one connection gets four, and two of one peer six"
+    );
+    bench.settle();
+    assert_eq!(bench.group.pool.available(), bench.group.pool.total());
+    assert_eq!(bench.group.connections(), 1, "both queues are lost, and the admin queue stays");
 }

@@ -2,7 +2,7 @@
 //! controller's answer.
 use std::rc::Rc;
 
-use ironside_common::memory::{Lease, Memory, Pool};
+use ironside_common::memory::{Account, Lease, Memory, Pool};
 use ironside_common::nvme::io::Geometry;
 use ironside_common::nvme::{DataPointer, Status, io};
 use ironside_common::verbs::{Kind, Remote, Sge, TargetVerbs, Token, Verbs};
@@ -20,10 +20,20 @@ pub(super) struct Need {
 
 impl Need {
     /// All or nothing: two commands which each hold half of what they need would wait for ever.
-    pub(super) fn take(self, pool: &Rc<Pool>) -> Option<(Option<Lease>, Option<Lease>)> {
-        let data = self.data.map(|length| pool.lease(length).ok_or(())).transpose().ok()?;
-        let scratch = self.scratch.map(|length| pool.lease(length).ok_or(())).transpose().ok()?;
-        Some((data, scratch))
+    pub(super) fn take(
+        self,
+        pool: &Rc<Pool>,
+        account: &Rc<Account>,
+    ) -> Option<(Option<Lease>, Option<Lease>)> {
+        match (self.data, self.scratch) {
+            (Some(data), Some(scratch)) => {
+                let data = pool.lease_share(account, data)?;
+                Some((Some(data), Some(pool.lease_more(account, scratch)?)))
+            }
+            (Some(data), None) => Some((Some(pool.lease_share(account, data)?), None)),
+            (None, Some(scratch)) => Some((None, Some(pool.lease_share(account, scratch)?))),
+            (None, None) => Some((None, None)),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::rc::Rc;
 
-use ironside_common::memory::{Memory, Pool};
+use ironside_common::memory::{Account, Memory, Pool};
 use ironside_common::nvme::io::Geometry;
 use ironside_common::nvme::{Command, Completion, DataPointer, Status, admin, io};
 use ironside_common::verbs::{Kind, QpHandle, Received, Sge, TargetVerbs, Token, Wc, WcStatus};
@@ -106,6 +106,8 @@ pub struct Qpair {
     await_buffer: VecDeque<u16>,
     await_fetch: VecDeque<u16>,
     await_send: VecDeque<u16>,
+    /// What it holds of the shared pool.
+    account: Rc<Account>,
     /// Which of the two queues for a buffer is served first next time.
     writes_first: bool,
     fault: Option<Fault>,
@@ -116,8 +118,8 @@ pub struct Qpair {
 }
 
 impl Qpair {
-    /// A queue pair with `depth` command slots; as many receives are posted.
-    pub fn new(verbs: &impl TargetVerbs, handle: QpHandle, depth: u16) -> Self {
+    /// A queue pair with `depth` command slots; as many receives are posted. Its buffers go on `account`.
+    pub fn new(verbs: &impl TargetVerbs, handle: QpHandle, depth: u16, account: Rc<Account>) -> Self {
         let limits = verbs.limits(handle);
         let queue = || VecDeque::with_capacity(depth.into());
         Self {
@@ -134,6 +136,7 @@ impl Qpair {
             await_buffer: queue(),
             await_fetch: queue(),
             await_send: queue(),
+            account,
             writes_first: false,
             fault: None,
             commands: 0,
@@ -374,7 +377,7 @@ impl Qpair {
             if cx.buffers == 0 {
                 return;
             }
-            let Some((data, scratch)) = need.take(cx.pool) else { return };
+            let Some((data, scratch)) = need.take(cx.pool, &self.account) else { return };
             cx.buffers -= 1;
             self.await_buffer.pop_front();
             let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
@@ -392,7 +395,8 @@ impl Qpair {
                 return;
             }
             let (need, remote) = (execute::need(active), active.remote());
-            let Some((data, scratch)) = need.expect("it has data to fetch").take(cx.pool) else { return };
+            let need = need.expect("it has data to fetch");
+            let Some((data, scratch)) = need.take(cx.pool, &self.account) else { return };
             cx.buffers -= 1;
             self.await_fetch.pop_front();
             self.send_credits -= 1;

@@ -119,7 +119,7 @@ impl World {
         host.poll();
         let classes = [SizeClass { size: 4096, count: 2 + prng.below(6) }];
         let pool = Pool::new(&memory, &classes).unwrap();
-        let mut qpair = Qpair::new(&target, qp, depth);
+        let mut qpair = Qpair::new(&target, qp, depth, pool.account(None));
         let geometry = Geometry { block_shift: SHIFT, blocks: BLOCKS, transfer_max: 4096 };
         let namespace = Namespace { nsid: 1, medium: 3, geometry, read_only: false };
         qpair.connected(Role::Io(Rc::new([namespace])), 1, Some(depth + 1));
