@@ -99,7 +99,7 @@ impl Command {
         bits(self.flags as u64, 1, 0) as u8
     }
 
-    /// PSDT: 01b over fabrics.
+    /// PSDT: 01b over fabrics, but for Fabrics commands themselves.
     #[must_use]
     pub const fn psdt(&self) -> u8 {
         bits(self.flags as u64, 7, 6) as u8
@@ -108,8 +108,18 @@ impl Command {
     /// Whether the opcode, or the Fabrics type, says that data goes from the host to the controller.
     #[must_use]
     pub fn is_from_host(&self) -> bool {
+        self.direction() == 0b01
+    }
+
+    /// Whether the opcode, or the Fabrics type, says that no data goes anywhere.
+    #[must_use]
+    pub fn has_no_data(&self) -> bool {
+        self.direction() == 0b00
+    }
+
+    fn direction(&self) -> u8 {
         let number = self.fabrics_type().map_or(self.opcode, |fabrics_type| fabrics_type.0);
-        bits(number.into(), 1, 0) == 0b01
+        bits(number.into(), 1, 0) as u8
     }
 
     /// CDW10 and CDW11 as one: a starting LBA.

@@ -36,8 +36,13 @@ impl DataPointer {
     /// What to answer: Invalid Field for PRPs, unknown subtypes and in-capsule data of a command which is
     /// not from the host; SGL Descriptor Type Invalid; SGL Offset Invalid for data beyond the capsule.
     pub fn parse(command: &Command, in_capsule_length: u32) -> Result<Self, Status> {
-        if command.psdt() != 0b01 {
-            return Err(Status::INVALID_FIELD);
+        match command.psdt() {
+            0b01 => {}
+            // NVM Express base specification 2.2, figures 94 and 95: a Fabrics command says 00b or 10b, and
+            // without data its pointer is reserved. Linux and SPDK say 01b there too.
+            0b00 | 0b10 if command.is_fabrics() && command.has_no_data() => return Ok(Self::None),
+            0b00 | 0b10 if command.is_fabrics() => {}
+            _ => return Err(Status::INVALID_FIELD),
         }
         let descriptor = Descriptor(u128::from_le_bytes(command.sgl));
         match descriptor.identifier() {
@@ -51,7 +56,7 @@ impl DataPointer {
             DATA_BLOCK_OFFSET => {
                 Self::in_capsule(descriptor.address(), descriptor.length(), in_capsule_length)
             }
-            identifier if matches!(identifier >> 4, 0x0 | 0x4) => Err(Status::INVALID_FIELD),
+            // NVM Express base specification 2.2, figure 113: a wrong subtype is a wrong type too.
             _ => Err(Status::SGL_TYPE_INVALID),
         }
     }
@@ -219,6 +224,7 @@ impl fmt::Display for Description {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nvme::FabricsType;
 
     fn with(opcode: u8, sgl: [u8; 16]) -> Command {
         Command { sgl, ..Command::new(opcode, 0, 1) }
@@ -277,7 +283,6 @@ mod tests {
             sgl[15] = identifier;
             let expected = match identifier {
                 0x01 | 0x40 | 0x4F => Ok(DataPointer::None),
-                0x00..=0x0F | 0x41..=0x4E => Err(Status::INVALID_FIELD),
                 _ => Err(Status::SGL_TYPE_INVALID),
             };
             assert_eq!(DataPointer::parse(&with(1, sgl), 4096), expected, "{identifier:#x}");
@@ -288,6 +293,20 @@ mod tests {
     fn prps_are_refused() {
         let command = Command { flags: 0, ..Command::new(2, 0, 1) };
         assert_eq!(DataPointer::parse(&command, 0), Err(Status::INVALID_FIELD));
+    }
+
+    #[test]
+    fn fabrics_commands_say_it_in_three_ways() {
+        let with = |kind, psdt: u8| Command { flags: psdt << 6, ..Command::fabrics(kind, 0) };
+        for psdt in [0b00, 0b01, 0b10] {
+            let connect = with(FabricsType::CONNECT, psdt).with_data(KEYED);
+            assert_eq!(DataPointer::parse(&connect, 0), Ok(KEYED));
+            let get = with(FabricsType::PROPERTY_GET, psdt);
+            assert_eq!(DataPointer::parse(&get, 0), Ok(DataPointer::None));
+        }
+        let reserved = Command { sgl: [0; 16], ..with(FabricsType::PROPERTY_GET, 0b00) };
+        assert_eq!(DataPointer::parse(&reserved, 0), Ok(DataPointer::None));
+        assert_eq!(DataPointer::parse(&with(FabricsType::CONNECT, 0b11), 0), Err(Status::INVALID_FIELD));
     }
 
     #[test]
