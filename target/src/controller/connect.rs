@@ -152,12 +152,13 @@ impl Controller {
         self.queues.iter().skip(1).any(|&joined| joined)
     }
 
-    /// Whether host and subsystem are those the controller was made for.
+    /// Whether host and subsystem are those the controller was made for. An I/O queue need not repeat the
+    /// host identifier (NVM Express base specification 2.2, figure 547).
     fn is_named_by(&self, data: &ConnectData) -> bool {
         data.cntlid.get() == self.admission.cntlid
             && Nqn::from_field(&data.subnqn) == Ok(self.subnqn)
             && Nqn::from_field(&data.hostnqn) == Ok(self.host_nqn)
-            && data.host_id == self.host_id
+            && (data.host_id == self.host_id || data.host_id == [0; 16])
     }
 }
 

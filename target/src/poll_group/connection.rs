@@ -58,7 +58,7 @@ impl Connection {
     /// A lost connection of this host may still change the medium.
     pub(super) fn may_write_for(&self, host: &HostName) -> bool {
         let membership = self.membership.as_ref();
-        let same = membership.is_some_and(|membership| membership.host == *host);
+        let same = membership.is_some_and(|membership| membership.host.may_be(host));
         same && self.qpair.fault().is_some() && !self.qpair.is_drained()
     }
 }

@@ -36,6 +36,11 @@ impl HostName {
     pub fn of(data: &ConnectData) -> Self {
         Self { host_id: data.host_id, nqn: data.hostnqn }
     }
+
+    /// Whether a queue which gave this name may be the other's: an I/O queue may leave out the identifier.
+    pub fn may_be(&self, other: &Self) -> bool {
+        self.nqn == other.nqn && (self.host_id == other.host_id || self.host_id == [0; 16])
+    }
 }
 
 /// From one poll group to another, or from control to all.
