@@ -112,6 +112,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 let cntlid = membership.cntlid;
                 self.on_controller_command(now, cntlid, &job);
             }
+            // Of the Fabrics commands an I/O queue has only its Connect.
+            (Some(_), false) => self.answer(now, job.token, refused(Status::INVALID_OPCODE)),
             _ => self.answer(now, job.token, refused(Status::COMMAND_SEQUENCE)),
         }
     }
