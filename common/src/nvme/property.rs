@@ -41,8 +41,8 @@ impl fmt::Display for PropertyId {
 pub struct Capabilities(pub u64);
 
 impl Capabilities {
-    /// Queues of at most `queue_depth` entries, ready within `timeout_500ms` half seconds; contiguous queues,
-    /// the NVM command set alone and pages of 4 KiB.
+    /// Queues of at most `queue_depth` entries, ready within `timeout_500ms` half seconds, media and all (CRWMS,
+    /// which revision 2.0 asks for); contiguous queues, the NVM command set alone and pages of 4 KiB.
     ///
     /// # Panics
     /// If `queue_depth` is zero or above 65536.
@@ -53,7 +53,8 @@ impl Capabilities {
             place(queue_depth as u64 - 1, 15, 0)
                 | place(1, 16, 16)
                 | place(timeout_500ms as u64, 31, 24)
-                | place(1, 37, 37),
+                | place(1, 37, 37)
+                | place(1, 59, 59),
         )
     }
 
@@ -267,7 +268,7 @@ mod tests {
         let linux = Capabilities(0x0000_0820_0F00_007F);
         assert_eq!((linux.queue_depth(), linux.timeout_500ms(), linux.page_shift_min()), (128, 15, 12));
         assert!(linux.nvm_command_set() && linux.all_command_sets());
-        assert_eq!(Capabilities::new(128, 15).0, 0x0000_0020_0F01_007F);
+        assert_eq!(Capabilities::new(128, 15).0, 0x0800_0020_0F01_007F);
     }
 
     #[test]

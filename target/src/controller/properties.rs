@@ -6,7 +6,7 @@ use ironside_common::nvme::property::{Capabilities, Configuration, ControllerSta
 
 use super::VERSION;
 
-/// CAP.TO: how long a host waits for ready, although it never has to.
+/// CAP.TO and CRTO.CRWMT: how long a host waits for ready, although it never has to.
 const READY_TIMEOUT_500MS: u8 = 15;
 
 /// CC.CSS values a host may choose: the NVM command set, or all there are, which is the same.
@@ -63,6 +63,8 @@ impl Registers {
             PropertyId::CAP => Ok(self.capabilities.0),
             PropertyId::VS => Ok(VERSION.0.into()),
             PropertyId::CC => Ok(self.configuration.0.into()),
+            // CRWMT; without CRIMS there is no CRIMT.
+            PropertyId::CRTO => Ok(READY_TIMEOUT_500MS.into()),
             PropertyId::CSTS => Ok(ControllerStatus::new(self.ready, self.fatal, self.shut_down).0.into()),
             _ => Err(Status::INVALID_FIELD),
         }
@@ -154,11 +156,12 @@ mod tests {
     fn properties_have_their_size_and_place() {
         let mut registers = Registers::new(128, true);
         let get = |property, size| registers.get(&PropertyGet { property, size });
-        assert_eq!(get(PropertyId::CAP, 1), Ok(0x0000_0020_0F01_007F));
+        assert_eq!(get(PropertyId::CAP, 1), Ok(0x0800_0020_0F01_007F));
         assert_eq!(get(PropertyId::CAP, 0), Err(Status::INVALID_FIELD));
         assert_eq!(get(PropertyId::VS, 0), Ok(0x0002_0000));
         assert_eq!(get(PropertyId::VS, 1), Err(Status::INVALID_FIELD));
         assert_eq!(get(PropertyId::CC, 2), Err(Status::INVALID_FIELD));
+        assert_eq!(get(PropertyId::CRTO, 0), Ok(15));
         assert_eq!(get(PropertyId(0x24), 0), Err(Status::INVALID_FIELD));
         for property in [PropertyId::CAP, PropertyId::VS, PropertyId::CSTS, PropertyId::NSSR] {
             assert_eq!(registers.set(&PropertySet::new(property, 0)), Err(Status::INVALID_FIELD));
