@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use ironside_common::nvme::fabrics::{PropertyGet, PropertySet};
-use ironside_common::nvme::property::{Configuration, ControllerStatus, PropertyId, ShutdownStatus};
+use ironside_common::nvme::property::{Capabilities, ControllerStatus, PropertyId, ShutdownStatus};
 use ironside_common::time::Time;
 use ironside_common::verbs::{Connections, HostVerbs};
 
 use super::error::ConnectError;
 use super::queue::{Data, Refusal};
-use super::setup::Setup;
+use super::setup::{Setup, configuration};
 use super::{Host, HostEvent, Owner, Phase};
 use crate::volume::IoError;
 
@@ -138,7 +138,9 @@ impl Host {
             return self.end_for_close(verbs, now);
         }
         self.phase = Phase::Shutdown { give_up_at: now + SHUTDOWN_PATIENCE, look_at: None };
-        let shutdown = Configuration::new(true).with_shutdown();
+        // Nothing else of it may change while the controller is enabled.
+        let capabilities = self.association.as_ref().map_or(Capabilities(0), |one| one.capabilities);
+        let shutdown = configuration(capabilities, true).with_shutdown();
         let command = PropertySet::new(PropertyId::CC, shutdown.0.into()).to_command(0);
         self.queues[0].submit(verbs, command, Data::None, Owner::Step, now);
     }

@@ -136,9 +136,9 @@ impl Setup {
             Step::Dial(queue) => self.dial(*queue),
             Step::Connect(queue) => self.connect(*queue),
             Step::GetCapabilities | Step::GetCapabilitiesAgain => get(PropertyId::CAP),
-            Step::Configure => set(self.configuration(false)),
+            Step::Configure => set(configuration(self.capabilities, false)),
             Step::GetReadyTimeouts => get(PropertyId::CRTO),
-            Step::Enable => set(self.configuration(true)),
+            Step::Enable => set(configuration(self.capabilities, true)),
             Step::GetStatus => get(PropertyId::CSTS),
             Step::AwaitReady => Ask::Sleep,
             Step::GetVersion => get(PropertyId::VS),
@@ -315,13 +315,6 @@ impl Setup {
         Ask::Command { queue, command: connect.to_command(0), payload }
     }
 
-    fn configuration(&self, enable: bool) -> Configuration {
-        /// CC.CSS: every command set there is, for a controller which offers nothing less.
-        const ALL_COMMAND_SETS: u32 = 0b110 << 4;
-        let plain = Configuration::new(enable);
-        if self.capabilities.nvm_command_set() { plain } else { Configuration(plain.0 | ALL_COMMAND_SETS) }
-    }
-
     fn connected(&mut self, queue: u16, response: ConnectResponse) -> Result<Step, ConnectError> {
         if response.authentication_required {
             return Err(ConnectError::AuthenticationRequired);
@@ -452,4 +445,12 @@ impl Setup {
             }
         }
     }
+}
+
+/// CC as this controller has to be given it.
+pub(super) fn configuration(capabilities: Capabilities, enable: bool) -> Configuration {
+    /// CC.CSS: every command set there is, for a controller which offers nothing less.
+    const ALL_COMMAND_SETS: u32 = 0b110 << 4;
+    let plain = Configuration::new(enable);
+    if capabilities.nvm_command_set() { plain } else { Configuration(plain.0 | ALL_COMMAND_SETS) }
 }
