@@ -1,0 +1,233 @@
+//! Our target as the table drives it: the whole poll group over the software provider, on byte streams in memory
+//! and under a clock of the test's own.
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ironside_common::memory::{Memory, Pool, SizeClass};
+use ironside_common::provider::soft::{Settings, Soft};
+use ironside_common::time::Time;
+use ironside_common::verbs::{Sge, Token};
+use ironside_target::backend::{BlockError, Done, Faulty, Medium, OpenMedium, Operation, Outcome};
+use ironside_target::catalog::{Catalog, Hosts, Namespace, Subsystem};
+use ironside_target::poll_group::{self, Message, PollGroup, Storage};
+use uuid::Uuid;
+
+use crate::pipe::{Dialled, Peer, Pipe, ToTest, pipe};
+
+/// The subsystem which every host may have. Namespace 1 has 4096 blocks of 512 bytes, namespace 2 has 512 of
+/// 4096 bytes, namespace 3 is like the first but takes no writes.
+pub(crate) const OPEN: &str = "nqn.2014-08.org.example:open";
+/// The subsystem for [`FRIEND`] alone.
+pub(crate) const PRIVATE: &str = "nqn.2014-08.org.example:private";
+pub(crate) const FRIEND: &str = "nqn.2014-08.org.example:friend";
+pub(crate) const BLOCKS: u64 = 4096;
+
+/// What it is set up with, where rows care.
+pub(crate) const QUEUE_DEPTH: u16 = 128;
+pub(crate) const IN_CAPSULE: usize = 4096;
+pub(crate) const IO_QUEUES: u16 = 4;
+/// RDMA Reads it has outstanding at most, and takes at most.
+pub(crate) const READS: u16 = 8;
+
+const ADDRESS: &str = "192.0.2.1:4420";
+
+/// A target; clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Target(Rc<RefCell<Inner>>);
+
+struct Inner {
+    group: PollGroup<Soft<Pipe>, Drives>,
+    now: Time,
+    peers: u16,
+}
+
+impl Target {
+    pub(crate) fn new() -> Self {
+        Self::with_crc(false)
+    }
+
+    /// One which itself asks for CRC, or leaves it to the host.
+    pub(crate) fn with_crc(crc: bool) -> Self {
+        let memory = Memory::new();
+        let classes = [SizeClass { size: 4096, count: 64 }, SizeClass { size: 1 << 20, count: 8 }];
+        let pool = Pool::new(&memory, &classes).expect("address space is plenty");
+        let dialer = ToTest { dialled: Dialled::default() };
+        let provider = Settings { crc, reads: READS, seed: 1, ..Settings::default() };
+        let verbs = Soft::new(Rc::clone(&memory), Box::new(dialer), provider);
+        let settings = poll_group::Settings {
+            reactor: 0,
+            reactors: 1,
+            queue_depth: QUEUE_DEPTH,
+            in_capsule: 4096,
+            reads: READS.into(),
+            io_queues: IO_QUEUES,
+        };
+        let drives = Drives::new(&memory);
+        let catalog = Catalog::new(1, subsystems(&[1, 2, 3])).expect("it is a catalog");
+        let group = PollGroup::new(settings, verbs, drives, pool, memory, Arc::new(catalog));
+        // A clock that has run for long: nothing may take zero for now.
+        let now = Time::from_nanos(1 << 50);
+        Self(Rc::new(RefCell::new(Inner { group, now, peers: 0 })))
+    }
+
+    /// A new TCP connection.
+    pub(crate) fn dial(&self) -> Peer {
+        self.dial_over(None)
+    }
+
+    /// One over a path whose TCP segments have this size.
+    pub(crate) fn dial_over(&self, segment: Option<u32>) -> Peer {
+        let (wire, peer) = pipe(segment);
+        let mut inner = self.0.borrow_mut();
+        inner.peers += 1;
+        let from = SocketAddr::from(([192, 0, 2, 100], inner.peers));
+        inner.group.verbs().adopt(wire, from, address());
+        peer
+    }
+
+    /// Lets it do all it can without time passing.
+    pub(crate) fn run(&self) {
+        let Inner { group, now, .. } = &mut *self.0.borrow_mut();
+        // The last rounds look once more, as a reactor does before it sleeps.
+        let mut idle = 0;
+        while idle < 4 {
+            let mut busy = group.verbs().pump(*now);
+            busy |= group.turn(*now);
+            while let Some((_, message)) = group.next_message() {
+                group.on_message(*now, message);
+                busy = true;
+            }
+            busy |= group.verbs().flush(*now);
+            idle = if busy { 0 } else { idle + 1 };
+        }
+    }
+
+    /// Lets time pass, a little at a time.
+    pub(crate) fn wait(&self, duration: Duration) {
+        const STEP: Duration = Duration::from_millis(100);
+        let mut left = duration;
+        while !left.is_zero() {
+            let step = left.min(STEP);
+            left -= step;
+            let now = self.0.borrow().now + step;
+            self.0.borrow_mut().now = now;
+            self.run();
+        }
+    }
+
+    /// From now on it serves these namespaces of [`OPEN`].
+    pub(crate) fn serve(&self, version: u64, nsids: &[u32]) {
+        self.take_over(Catalog::new(version, subsystems(nsids)).expect("it is a catalog"));
+    }
+
+    /// From now on it serves [`OPEN`] alone.
+    pub(crate) fn serve_open_alone(&self) {
+        let open = subsystems(&[1, 2, 3]).into_iter().take(1).collect();
+        self.take_over(Catalog::new(2, open).expect("it is a catalog"));
+    }
+
+    fn take_over(&self, catalog: Catalog) {
+        let Inner { group, now, .. } = &mut *self.0.borrow_mut();
+        group.on_message(*now, Message::Catalog(Arc::new(catalog)));
+    }
+
+    /// Every operation of the medium which begins from now on fails like this.
+    pub(crate) fn fail_with(&self, error: Option<BlockError>) {
+        self.0.borrow_mut().group.storage().fails = error;
+    }
+
+    /// The medium ends nothing until it is told to go on.
+    pub(crate) fn stall(&self, stalled: bool) {
+        self.0.borrow_mut().group.storage().stalled = stalled;
+    }
+
+    /// Flushes the medium has done.
+    pub(crate) fn flushes(&self) -> usize {
+        self.0.borrow_mut().group.storage().flushes
+    }
+}
+
+fn address() -> SocketAddr {
+    ADDRESS.parse().expect("an address")
+}
+
+pub(crate) fn uuid_of(nsid: u32) -> Uuid {
+    Uuid::from_u128(0x1234_5678_9ABC_4DEF_8000_0000_0000_0000 | u128::from(nsid))
+}
+
+fn subsystems(nsids: &[u32]) -> Vec<Subsystem> {
+    let namespaces = nsids.iter().map(|&nsid| namespace(nsid)).collect();
+    let nqn = |name: &str| name.parse().expect("a name");
+    let listen = || vec![address()];
+    let open = Subsystem::new(nqn(OPEN), "SERIAL-1", Hosts::Any, listen(), namespaces);
+    let hosts = Hosts::Listed(vec![nqn(FRIEND)]);
+    let private = Subsystem::new(nqn(PRIVATE), "SERIAL-2", hosts, listen(), Vec::new());
+    [open, private].map(|subsystem| subsystem.expect("it is a subsystem")).into()
+}
+
+fn namespace(nsid: u32) -> Namespace {
+    let block_size = if nsid == 2 { 4096 } else { 512 };
+    let medium = OpenMedium::faulty(BLOCKS * 512, block_size).expect("whole blocks");
+    let medium = if nsid == 3 { medium.protected() } else { medium };
+    Namespace::whole(nsid, uuid_of(nsid), medium)
+}
+
+/// A drive in memory for each namespace.
+struct Drives {
+    memory: Rc<Memory>,
+    drives: Vec<(Uuid, Faulty)>,
+    /// Which drive has the next operation to end.
+    waiting: VecDeque<usize>,
+    fails: Option<BlockError>,
+    stalled: bool,
+    flushes: usize,
+}
+
+impl Drives {
+    fn new(memory: &Rc<Memory>) -> Self {
+        Self {
+            memory: Rc::clone(memory),
+            drives: Vec::new(),
+            waiting: VecDeque::new(),
+            fails: None,
+            stalled: false,
+            flushes: 0,
+        }
+    }
+}
+
+impl Medium for Drives {
+    fn submit(&mut self, token: Token, namespace: usize, operation: Operation) {
+        self.flushes += usize::from(operation == Operation::Flush);
+        self.drives[namespace].1.submit(&self.memory, token, operation);
+        self.waiting.push_back(namespace);
+    }
+
+    fn in_place(&self, _: usize, _: u64, _: u32) -> Option<Sge> {
+        None
+    }
+
+    fn poll(&mut self) -> Option<Done> {
+        if self.stalled {
+            return None;
+        }
+        let drive = self.waiting.pop_front()?;
+        let outcome = self.fails.map_or(Outcome::Success, |error| Outcome::Failure { blocks: 0, error });
+        Some(self.drives[drive].1.complete(0, outcome))
+    }
+}
+
+impl Storage for Drives {
+    fn backend_of(&mut self, namespace: &Namespace) -> usize {
+        let found = self.drives.iter().position(|(uuid, _)| *uuid == namespace.uuid);
+        found.unwrap_or_else(|| {
+            let Namespace { uuid, medium, .. } = namespace;
+            self.drives.push((*uuid, Faulty::new(medium.size(), medium.block_size())));
+            self.drives.len() - 1
+        })
+    }
+}
