@@ -20,10 +20,10 @@ test: ## every test but the soak (under 35 minutes on two cores)
 test-fast: ## unit, property and tidy tests, and a short simulation (under 5 minutes)
 	tests/run fast
 
-test-soak: ## what takes longer: long simulations, repeated kills
+test-soak: ## what takes longer: long simulations, long outages of the network
 	tests/run soak
 
-test-interop: ## clients we did not write: kernels in a VM, PyPI's initiator, NBD clients
+test-interop: ## what does not run in Cargo: kernels in a VM, PyPI's initiator, NBD clients, bad networks
 	tests/run interop
 
 lint: ## rustfmt, clippy, licences of what we depend on
