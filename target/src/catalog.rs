@@ -87,6 +87,17 @@ impl Catalog {
         is_changed.then_some(next)
     }
 
+    /// The version before this one's place, without some of its namespaces; and this one behind it.
+    #[must_use]
+    pub fn after_pause_of(self, paused: impl Fn(&Nqn, u32) -> bool) -> (Self, Self) {
+        let mut first = self.clone();
+        for subsystem in &mut first.subsystems {
+            let nqn = subsystem.nqn;
+            subsystem.namespaces.retain(|namespace| !paused(&nqn, namespace.nsid));
+        }
+        (first, Self { version: self.version + 1, ..self })
+    }
+
     /// Grows with every change.
     #[must_use]
     pub const fn version(&self) -> u64 {

@@ -5,6 +5,8 @@
 mod bench;
 #[cfg(test)]
 mod media;
+#[cfg(test)]
+mod reload;
 
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -54,11 +54,27 @@ impl Target {
     #[must_use]
     pub fn serve_at(port: u16, place: &Path, namespaces: &[&str]) -> Self {
         let nqn = format!("nqn.2014-08.org.example:e2e-{port}");
+        let listen = format!("127.0.0.1:{port}");
+        let mut arguments = vec!["--allow-any-host", "--reactors", "1", "--nqn", &nqn, "--listen", &listen];
+        arguments.extend(namespaces.iter().flat_map(|namespace| ["--namespace", namespace]));
+        Self::start(port, nqn.clone(), place, &arguments)
+    }
+
+    /// Serves what `target.toml` in this place says: a subsystem of this name, on this port.
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    #[must_use]
+    pub fn serve_file(port: u16, nqn: String, place: &Path) -> Self {
+        let file = place.join("target.toml");
+        Self::start(port, nqn, place, &["--config", file.to_str().expect("a plain path")])
+    }
+
+    fn start(port: u16, nqn: String, place: &Path, arguments: &[&str]) -> Self {
         let log = File::options().create(true).append(true).open(place.join("target.log"));
         let mut process = Command::new(program("ironside-target"))
-            .args(["serve", "--allow-any-host", "--reactors", "1", "--nqn", &nqn])
-            .args(["--listen", &format!("127.0.0.1:{port}")])
-            .args(namespaces.iter().flat_map(|namespace| ["--namespace", namespace]))
+            .arg("serve")
+            .args(arguments)
             .env("XDG_STATE_HOME", place)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -73,6 +89,12 @@ impl Target {
             panic!("the target did not become ready:\n{log}");
         }
         Self { process, port, nqn }
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// Ends it as a crash would. Its port may be used again.

@@ -155,3 +155,158 @@ pub fn summary(changes: &[Change]) -> String {
     }
     changes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::Path;
+
+    use super::*;
+    use crate::control::prepare::prepare;
+
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn file(&self, name: &str, size: u64) -> String {
+            let path = self.0.path().join(name);
+            File::options().create(true).append(true).open(&path).unwrap().set_len(size).unwrap();
+            format!("{{ path = {path:?} }}")
+        }
+
+        fn config(&self, keys: &str, namespaces: &[&str]) -> Config {
+            let text = format!(
+                "state-dir = {:?}\n{keys}\n[[subsystem]]\nallow-any-host = true\nnamespace = [{}]\n",
+                self.0.path(),
+                namespaces.join(", ")
+            );
+            Config::parse(Path::new("target.toml"), &text).unwrap()
+        }
+    }
+
+    /// Each change, without the name of the one subsystem.
+    fn told(old: &Served, new: &Served) -> Vec<String> {
+        let nqn = old.catalog.subsystems()[0].nqn().to_string();
+        let changes = changes(&old.catalog, &new.catalog);
+        changes.iter().map(|change| change.to_string().replace(&format!(" of {nqn}"), "")).collect()
+    }
+
+    fn namespace(served: &Served, nsid: u32) -> &Namespace {
+        served.catalog.subsystems()[0].namespace(nsid).unwrap()
+    }
+
+    #[test]
+    fn what_stays_keeps_medium_and_identity() {
+        let place = Place::new();
+        let (a, b, ram) = (place.file("a", 1 << 20), place.file("b", 1 << 20), "{ ram = 8192 }");
+        let first = prepare(place.config("", &[&a, ram])).unwrap();
+        let second = plan(&first, place.config("", &[&a, ram, &b])).unwrap();
+        assert_eq!(told(&first, &second), ["+1 namespace 3"]);
+        assert_eq!(second.catalog.version(), 2);
+        for nsid in [1, 2] {
+            assert!(namespace(&first, nsid).medium.is(&namespace(&second, nsid).medium));
+            assert_eq!(namespace(&first, nsid).uuid, namespace(&second, nsid).uuid);
+        }
+        let third = plan(&second, place.config("", &[&b, ram, &a])).unwrap();
+        assert_eq!(
+            told(&second, &third),
+            ["namespace 1 replaced by another", "namespace 3 replaced by another"]
+        );
+        assert!(namespace(&third, 3).medium.is(&namespace(&first, 1).medium), "opened once, locked once");
+        let larger = plan(&third, place.config("", &[&b, "{ ram = 16384 }", &a])).unwrap();
+        assert_eq!(told(&third, &larger), ["namespace 2 replaced by another"], "its content is gone");
+        assert_eq!(summary(&changes(&larger.catalog, &larger.catalog)), "nothing has changed");
+    }
+
+    #[test]
+    fn a_medium_still_held_by_commands_is_taken_up_again() {
+        let place = Place::new();
+        let (a, b) = (place.file("a", 1 << 20), place.file("b", 1 << 20));
+        let first = prepare(place.config("", &[&a, &b])).unwrap();
+        // What a reactor holds until its last command has ended.
+        let held = namespace(&first, 2).medium.clone();
+        let second = plan(&first, place.config("", &[&a])).unwrap();
+        drop(first);
+        let third = plan(&second, place.config("", &[&a, &b])).unwrap();
+        assert!(namespace(&third, 2).medium.is(&held), "a second lock would be refused");
+        drop((second, third, held));
+        let file = File::open(place.0.path().join("b")).unwrap();
+        assert!(file.try_lock().is_ok(), "nobody serves it any more");
+    }
+
+    #[test]
+    fn another_file_under_the_same_path_is_another_medium() {
+        let place = Place::new();
+        let a = place.file("a", 1 << 20);
+        let first = prepare(place.config("", &[&a])).unwrap();
+        std::fs::rename(place.0.path().join("a"), place.0.path().join("old")).unwrap();
+        place.file("a", 2 << 20);
+        let second = plan(&first, place.config("", &[&a])).unwrap();
+        assert!(!namespace(&first, 1).medium.is(&namespace(&second, 1).medium));
+        assert_eq!(told(&first, &second), ["namespace 1 grown from 1048576 to 2097152 bytes"]);
+    }
+
+    #[test]
+    fn block_size_and_read_only_change_without_a_second_lock() {
+        let place = Place::new();
+        let a = place.file("a", 1 << 20);
+        let keys = |keys: &str| a.replace(" }", &format!(", {keys} }}"));
+        let first = prepare(place.config("", &[&keys("lba = 4096")])).unwrap();
+        let second = plan(&first, place.config("", &[&keys("lba = 4096, read-only = true")])).unwrap();
+        assert_eq!(told(&first, &second), ["namespace 1 opened anew"]);
+        assert!(namespace(&second, 1).read_only);
+        drop(first);
+        let third = plan(&second, place.config("", &[&keys("lba = 4096")])).unwrap();
+        assert!(!namespace(&third, 1).read_only);
+        drop((second, third));
+        let read_only = prepare(place.config("", &[&keys("lba = 4096, read-only = true")])).unwrap();
+        let writable = plan(&read_only, place.config("", &[&keys("lba = 4096")])).unwrap();
+        assert!(
+            !namespace(&writable, 1).read_only,
+            "the descriptor was of no use, nor was its lock in the way"
+        );
+    }
+
+    #[test]
+    fn what_takes_a_restart_stays_as_it_is() {
+        let place = Place::new();
+        let first = prepare(place.config("reactors = 1\ncrc = \"off\"", &["{ null = 8192 }"])).unwrap();
+        let mut config = place.config("reactors = 2\nlisten = [\"127.0.0.1:4421\"]", &["{ null = 8192 }"]);
+        assert_eq!(keep_fixed(&first, &mut config), ["`reactors`", "`crc`"]);
+        assert_eq!((config.reactors, config.crc), (first.config.reactors, first.config.crc));
+        let second = plan(&first, config).unwrap();
+        assert_eq!(told(&first, &second), ["-1 listener 127.0.0.1:4420", "+1 listener 127.0.0.1:4421"]);
+        let again = prepare(second.config.clone()).unwrap();
+        assert_eq!(again.catalog.subsystems()[0].nqn(), first.catalog.subsystems()[0].nqn(), "for good");
+    }
+
+    #[test]
+    fn what_cannot_be_opened_changes_nothing() {
+        let place = Place::new();
+        let a = place.file("a", 1 << 20);
+        let first = prepare(place.config("", &[&a])).unwrap();
+        let missing = plan(&first, place.config("", &[&a, "{ path = \"/nowhere\" }"])).unwrap_err();
+        assert!(missing.to_string().contains("/nowhere is missing"), "{missing}");
+        let file = File::open(place.0.path().join("a")).unwrap();
+        assert!(file.try_lock().is_err(), "it is still served, and locked");
+    }
+
+    #[test]
+    fn a_size_is_followed_and_none_is_no_size() {
+        let place = Place::new();
+        let a = place.file("a", 1 << 20).replace(" }", ", lba = 512 }");
+        let served = prepare(place.config("", &[&a])).unwrap();
+        let sized = |size| {
+            place.file("a", size);
+            namespace(&served, 1).medium.refresh().unwrap();
+            served.catalog.resized().map(|catalog| catalog.subsystems()[0].namespaces()[0].blocks)
+        };
+        assert_eq!(sized(1 << 20), None);
+        assert_eq!(sized((3 << 20) + 17), Some(3 << 11));
+        assert_eq!(sized(512), Some(1));
+        assert_eq!(sized(0), None, "its commands fail; a namespace of no size there is not");
+    }
+}

@@ -177,9 +177,9 @@ impl Controller {
             _ => true,
         };
         let nsids = old.namespaces().iter().chain(new.namespaces()).map(|namespace| namespace.nsid);
-        let before = self.changed.len();
-        self.changed.extend(nsids.filter(|&nsid| differs(old, nsid)));
-        if self.changed.len() > before {
+        let differing: Vec<u32> = nsids.filter(|&nsid| differs(old, nsid)).collect();
+        if !differing.is_empty() {
+            self.changed.extend(differing);
             self.notices.raise(Notice::Namespaces);
         }
     }

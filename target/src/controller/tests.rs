@@ -358,11 +358,13 @@ fn a_changed_namespace_is_told_once_and_listed() {
 }
 
 #[test]
-fn a_controller_ends_with_its_subsystem_or_its_permission() {
+fn a_controller_ends_with_its_subsystem_its_permission_or_its_listener() {
     let empty = Arc::new(Catalog::new(8, vec![]).unwrap());
     let closed = vec![subsystem("sub", Hosts::Listed(vec![nqn("friend")]), HERE, &[1])];
     let closed = Arc::new(Catalog::new(8, closed).unwrap());
-    for next in [empty, closed] {
+    let moved = vec![subsystem("sub", Hosts::Any, &["192.0.2.9:4420"], &[1])];
+    let moved = Arc::new(Catalog::new(8, moved).unwrap());
+    for next in [empty, closed, moved] {
         let mut host = Host::enabled(&catalog(&[1]));
         host.controller.catalog_changed(&next);
         assert!(matches!(host.controller.poll_event(), Some(Event::Fatal { .. })));

@@ -5,7 +5,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ironside_common::nvme::Nqn;
 use ironside_common::provider::tcp;
+use nix::poll::poll;
 
 use super::reactors::Reactors;
 use super::{ServeError, chain};
@@ -14,6 +16,9 @@ use crate::catalog::Catalog;
 use crate::control::config::Config;
 use crate::control::prepare::{Served, prepare};
 use crate::control::reload::{Change, ReloadError, changes, plan, summary};
+
+/// How long hosts have to notice that a namespace is gone before another one takes its number.
+const REPLACEMENT_PAUSE_MS: u16 = 2000;
 
 /// A target that serves.
 pub(super) struct Daemon {
@@ -87,10 +92,22 @@ impl Daemon {
         if changes.is_empty() {
             // The same to hosts, whatever else the file says now.
             self.served = next.with_catalog(Arc::clone(&self.served.catalog));
+        } else if changes.iter().any(is_replacement) {
+            self.replace(next, &changes)?;
         } else {
             self.go_over_to(next)?;
         }
         Ok(changes)
+    }
+
+    /// Where another namespace takes a number, nothing stands there for a while: a host which still means the old
+    /// one shall not write to the new one, and Linux takes a new one only where it has seen none.
+    fn replace(&mut self, next: Served, changes: &[Change]) -> Result<(), ChangeError> {
+        let replaced = |nqn: &Nqn, nsid| changes.contains(&Change::NamespaceReplaced(*nqn, nsid));
+        let (paused, whole) = Catalog::clone(&next.catalog).after_pause_of(replaced);
+        self.go_over_to(next.with_catalog(Arc::new(paused)))?;
+        let _ = poll(&mut [], REPLACEMENT_PAUSE_MS);
+        self.go_over_to(next.with_catalog(Arc::new(whole)))
     }
 
     /// Tells hosts of media which have another size by now.
@@ -140,6 +157,10 @@ impl Daemon {
         drop(self.acceptor.map(Acceptor::stop));
         self.reactors.drain()
     }
+}
+
+const fn is_replacement(change: &Change) -> bool {
+    matches!(change, Change::NamespaceReplaced(..))
 }
 
 fn listen(at: SocketAddr) -> Result<TcpListener, ServeError> {

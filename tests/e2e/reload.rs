@@ -1,0 +1,182 @@
+//! What is served changes while it is used: the target's file is edited and the target told, and what clients, the
+//! files below and the log say is compared with what was asked for.
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use ironside_tests::support::programs::{Initiator, Target, free_port, run};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::bench::eventually;
+
+const SIZE: u64 = 16 << 20;
+
+/// A target which serves a file of configuration, and an initiator.
+struct Reloading {
+    initiator: Initiator,
+    target: Target,
+    place: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Reloading {
+    /// Serves these files, made for it, as namespaces from 1 on.
+    fn new(volumes: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().to_owned();
+        let port = free_port();
+        let nqn = format!("nqn.2014-08.org.example:reload-{port}");
+        write(&place, port, &nqn, "", volumes);
+        let target = Target::serve_file(port, nqn, &place);
+        Self { initiator: Initiator::new(&place), target, place, _directory: directory }
+    }
+
+    fn connect(&self, nsid: u32) -> Value {
+        self.initiator.connect(&self.target, &["--via", "nbd", "--nsid", &nsid.to_string(), "-D"])
+    }
+
+    /// Writes another file, says so, and waits for the answer in the log.
+    fn change(&self, keys: &str, volumes: &[&str]) -> String {
+        write(&self.place, self.target.port, &self.target.nqn, keys, volumes);
+        self.hang_up()
+    }
+
+    /// Tells the target; gives what it says to that.
+    fn hang_up(&self) -> String {
+        let before = self.log().len();
+        kill(Pid::from_raw(self.target.id().cast_signed()), Signal::SIGHUP).unwrap();
+        eventually("the target answers", || self.log()[before..].contains("reloaded"));
+        self.log()[before..].to_owned()
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.place.join("target.log")).unwrap()
+    }
+
+    fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.target.id())).unwrap().count()
+    }
+
+    fn is_locked(&self, volume: &str) -> bool {
+        File::open(self.place.join(volume)).unwrap().try_lock_shared().is_err()
+    }
+}
+
+fn write(place: &Path, port: u16, nqn: &str, keys: &str, volumes: &[&str]) {
+    let mut text = format!(
+        "listen = [\"127.0.0.1:{port}\"]\nreactors = 2\n[[subsystem]]\nnqn = {nqn:?}\n{}\n",
+        if keys.is_empty() { "allow-any-host = true" } else { keys }
+    );
+    for volume in volumes {
+        let path = place.join(volume);
+        if !path.exists() {
+            fs::write(&path, vec![volume.as_bytes()[0]; SIZE as usize]).unwrap();
+        }
+        text.push_str(&format!("[[subsystem.namespace]]\npath = {path:?}\n"));
+    }
+    fs::write(place.join("target.toml"), text).unwrap();
+}
+
+fn address(attached: &Value) -> String {
+    format!("nbd+unix:///?socket={}", attached["DevicePath"].as_str().unwrap())
+}
+
+/// Whether the whole volume can be read.
+fn reads(attached: &Value) -> bool {
+    let copy = Command::new("nbdcopy").args([&address(attached), "null:"]).stderr(Stdio::null()).status();
+    copy.unwrap().success()
+}
+
+#[test]
+fn growth_is_seen_without_a_word() {
+    let bench = Reloading::new(&["a"]);
+    let attached = bench.connect(1);
+    File::options().write(true).open(bench.place.join("a")).unwrap().set_len(2 * SIZE).unwrap();
+    let larger = (2 * SIZE).to_string();
+    eventually("the export grows", || run("nbdinfo", &["--size", &address(&attached)]).trim() == larger);
+    assert!(bench.log().contains(&format!("grown from {SIZE} to {larger} bytes")));
+    assert!(reads(&attached));
+}
+
+#[test]
+fn a_namespace_goes_under_load_and_comes_back() {
+    let bench = Reloading::new(&["a", "b"]);
+    let (stays, goes) = (bench.connect(1), bench.connect(2));
+    let descriptors = bench.descriptors();
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| while reads(&goes) {});
+        let others = scope.spawn(|| (0..20).all(|_| reads(&stays)));
+        let said = bench.change("", &["a"]);
+        assert!(said.contains("reloaded: -1 namespace 2"), "{said}");
+        load.join().unwrap();
+        assert!(others.join().unwrap(), "another namespace suffered");
+    });
+    eventually("its file is free", || !bench.is_locked("b") && bench.descriptors() == descriptors - 1);
+    for _ in 0..3 {
+        let said = bench.change("", &["a", "b"]);
+        assert!(said.contains("reloaded: +1 namespace 2"), "{said}");
+        assert!(bench.is_locked("b"));
+        eventually("the initiator takes it up again", || reads(&goes));
+        bench.change("", &["a"]);
+        bench.change("", &["a", "b"]);
+        eventually("it is the same again", || reads(&goes));
+        bench.change("", &["a"]);
+    }
+    eventually("nothing is left open", || bench.descriptors() == descriptors - 1);
+    assert!(reads(&stays));
+}
+
+#[test]
+fn another_file_under_a_number_is_never_taken_for_the_first() {
+    let bench = Reloading::new(&["a"]);
+    let attached = bench.connect(1);
+    let said = bench.change("", &["b"]);
+    assert!(said.contains("replaced by another"), "{said}");
+    eventually("the old one is gone", || !reads(&attached));
+    let head = |file: &str| fs::read(bench.place.join(file)).unwrap()[0];
+    let written = Command::new("nbdcopy").args(["-", &address(&attached)]).stdin(Stdio::null()).status();
+    assert!(head("b") == b'b' && head("a") == b'a', "a write went astray: {written:?}");
+}
+
+#[test]
+fn a_bad_file_changes_nothing() {
+    let bench = Reloading::new(&["a"]);
+    let attached = bench.connect(1);
+    let said = bench.change("allow-any-host = true\nallow-hots = []", &["a"]);
+    assert!(said.contains("not reloaded") && said.contains("target.toml:6:1"), "{said}");
+    assert!(said.contains("did you mean `allow-hosts`?"), "{said}");
+    fs::create_dir(bench.place.join("folder")).unwrap();
+    let said = bench.change("", &["a", "folder"]);
+    assert!(said.contains("not reloaded") && said.contains("neither a regular file"), "{said}");
+    assert!(reads(&attached));
+    let said = bench.change("", &["a"]);
+    assert!(said.contains("reloaded: nothing has changed"), "{said}");
+}
+
+#[test]
+fn a_host_no_longer_listed_is_sent_away() {
+    let bench = Reloading::new(&["a"]);
+    bench.connect(1);
+    assert_eq!(bench.initiator.list()[0]["State"].as_str(), Some("live"));
+    let said = bench.change("allow-hosts = [\"nqn.2014-08.org.example:friend\"]", &["a"]);
+    assert!(said.contains("other hosts admitted"), "{said}");
+    eventually("it is sent away", || bench.initiator.list()[0]["State"].as_str() != Some("live"));
+}
+
+#[test]
+fn listeners_come_and_go() {
+    let bench = Reloading::new(&["a"]);
+    let other = free_port().to_string();
+    let discover = |port: &str| bench.initiator.run(&["discover", "-a", "127.0.0.1", "-s", port]).status;
+    assert!(!discover(&other).success());
+    let port = bench.target.port;
+    let both = format!("allow-any-host = true\nlisten = [\"127.0.0.1:{port}\", \"127.0.0.1:{other}\"]");
+    assert!(bench.change(&both, &["a"]).contains(&format!("+1 listener 127.0.0.1:{other}")));
+    assert!(discover(&other).success());
+    let wildcard = format!("allow-any-host = true\nlisten = [\"0.0.0.0:{port}\"]");
+    let said = bench.change(&wildcard, &["a"]);
+    assert!(said.contains(&format!("-1 listener 127.0.0.1:{other}")), "{said}");
+    assert!(!discover(&other).success() && discover(&port.to_string()).success());
+}
