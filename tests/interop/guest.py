@@ -4,7 +4,9 @@ The guest runs one shell script and ends. What it printed (`log`), its kernel's 
 (`console`) and everything on its network (`network.pcap`) stay in the directory it was given.
 """
 
+import json
 import re
+import socket
 import subprocess
 import threading
 import time
@@ -30,15 +32,18 @@ class GuestFailed(Exception):
 class Guest:
     """A running guest. `finish` waits for its script and raises GuestFailed unless it ended with status 0."""
 
-    def __init__(self, kernel, place, script, *, cpus=1, memory_mib=1024, forward=None):
+    def __init__(self, kernel, place, script, *, cpus=1, memory_mib=1024, forward=None, devices=()):
         self.place = place
         place.mkdir(parents=True)
         (place / "script").write_text(script)
         (place / "main").write_text((HERE / "guest/main").read_text().replace("BEGINNING", BEGINNING))
         forwarding = f",hostfwd=tcp:127.0.0.1:{forward[0]}-:{forward[1]}" if forward else ""
+        self.monitor, theirs = socket.socketpair()
+        self.answers = self.monitor.makefile("rb")
         share = "security_model=none,multidevs=remap"
+        # Preferred where we may: an emulated processor that is kept from running sees time leap.
         command = f"""
-            qemu-system-x86_64 -accel tcg,thread=multi,tb-size=512 -machine q35,hpet=off -cpu max,la57=off
+            nice -n -5 qemu-system-x86_64 -accel tcg,thread=multi,tb-size=512 -machine q35,hpet=off -cpu max,la57=off
             -smp {cpus} -m {memory_mib} -nodefaults -no-user-config -no-reboot -display none
             -kernel {kernel}/vmlinuz -initrd {kernel}/initrd
             -fsdev local,id=root,path=/,readonly=on,{share} -device virtio-9p-pci,fsdev=root,mount_tag=root
@@ -47,6 +52,7 @@ class Guest:
             -device virtio-serial-pci -chardev stdio,id=terminal,signal=off -device virtconsole,chardev=terminal
             -netdev user,id=net{forwarding} -device virtio-net-pci,netdev=net
             -object filter-dump,id=dump,netdev=net,file={place}/network.pcap
+            -chardev socket,id=monitor,fd={theirs.fileno()} -mon chardev=monitor,mode=control
             -device virtio-rng-pci -device isa-debug-exit,iobase=0x501,iosize=4
         """.split()
         boot = (
@@ -54,8 +60,14 @@ class Guest:
             f"random.trust_cpu=on cryptomgr.notests audit=0 selinux=0 apparmor=0 ironside.kernel={kernel}"
         )
         self.process = subprocess.Popen(
-            [*command, "-append", boot], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [*command, "-append", boot, *devices],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[theirs.fileno()],
         )
+        theirs.close()
+        self.machine("qmp_capabilities")
         self.reader = threading.Thread(target=self._copy_log, daemon=True)
         self.reader.start()
 
@@ -82,32 +94,47 @@ class Guest:
         if status:
             raise GuestFailed(f"the guest's script ended with status {status}; last words:\n{self.tail()}")
 
-    def wait_step(self, text, timeout_s=300):
-        """Waits until the guest has announced a step that contains `text`."""
+    def machine(self, command, **arguments):
+        """Has QEMU do something to the machine, by QMP: machine("stop"), machine("set_link", name="net", up=False)."""
+        self.monitor.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
+        answer = next(line for line in map(json.loads, self.answers) if "return" in line or "error" in line)
+        if "error" in answer:
+            raise GuestFailed(f"QEMU refuses {command}: {answer['error']['desc']}")
+
+    def wait_step(self, text, timeout_s=900):
+        """Waits until the guest has printed a line that contains `text`."""
+        self.wait_until(lambda: text in self.said(), f"the guest never came to {text!r}", timeout_s)
+
+    def wait_until(self, condition, otherwise, timeout_s=900):
+        """Waits for a condition while the guest runs; fails with the text `otherwise`."""
         deadline = time.monotonic() + timeout_s
-        while text not in self.said():
+        while not condition():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise GuestFailed(f"the guest never came to {text!r}; last words:\n{self.tail()}")
+                raise GuestFailed(f"{otherwise}; last words:\n{self.tail()}")
             time.sleep(0.1)
 
-    def wait(self, seconds):
-        """Lets the guest work for a while; it must not end in that time."""
-        time.sleep(seconds)
-        if self.process.poll() is not None:
-            raise GuestFailed(f"the guest ended early; last words:\n{self.tail()}")
+    def release(self, what="released"):
+        """Lets a script that waits in `until_released [WHAT]` go on."""
+        (self.place / what).touch()
 
-    def release(self):
-        """Lets a script that waits in `until_released` go on."""
-        (self.place / "released").touch()
+    def cut_power(self):
+        """Ends the machine between two instructions; what its drives have not been told to keep may be gone."""
+        self.stop()
 
     def stop(self):
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
         self.reader.join()
+        self.answers.close()
+        self.monitor.close()
 
     def said(self, name="log"):
         return (self.place / name).read_text(errors="replace") if (self.place / name).exists() else ""
+
+    def json(self, name):
+        """What a script's `keep NAME …` left, as JSON."""
+        return json.loads(self.said(name))
 
     def tail(self, name="log", lines=12):
         return "".join(f"      {line}\n" for line in self.said(name).splitlines()[-lines:])

@@ -1,10 +1,12 @@
-"""A stock Debian kernel to test against, made ready for a guest and cached.
+"""Stock Debian kernels to test against, made ready for a guest and cached.
 
-The newest kernel of Debian's backports suite is looked up (never pinned), unpacked, joined by two builds of the
-software iWARP driver `siw`, which Debian does not ship, and given a small initial RAM disk. Everything lands under
-${XDG_CACHE_HOME:-~/.cache}/ironside-vm; apt's own configuration is left alone, the suite is read through a private list.
+The newest kernel of a suite, Debian's backports or Debian's own, is looked up (never pinned), unpacked, joined by two
+builds of the software iWARP driver `siw`, which Debian does not ship, and given a small initial RAM disk. All of it lands
+under ${XDG_CACHE_HOME:-~/.cache}/ironside-vm; apt's own configuration is left alone, backports have a private list.
 """
 
+import hashlib
+import inspect
 import os
 import re
 import shutil
@@ -28,13 +30,14 @@ TOOLS = {
     "nvme": "nvme-cli",
     "fio": "fio",
     "mkfs.ext4": "e2fsprogs",
+    "qemu-img": "qemu-utils",
     "qemu-io": "qemu-utils",
 }
 
 # What a guest loads; modprobe's own dependency list adds the rest.
 MODULES = (
     "9p 9pnet_virtio overlay virtio_pci virtio_console virtio_rng virtio_net configfs ib_uverbs rdma_ucm iw_cm nvme_rdma "
-    "nvmet_rdma brd dummy ext4 crc32c_generic crc32c_intel"
+    "nvmet_rdma nvme virtio_blk nbd brd null_blk loop fuse dummy veth sch_netem ext4 xfs crc32c_generic crc32c_intel"
 ).split()
 
 # The crc build differs in one constant: as shipped, siw never asks its peer for the MPA checksum.
@@ -57,28 +60,36 @@ def run(*command, **options):
     return done.stdout
 
 
-def prepare():
-    """Returns the directory with vmlinuz, initrd, modules/ and one siw.ko per build, making it where needed."""
-    check_machine()
-    install_tools()
-    apt = Backports()
+def prepare(suite="backports"):
+    """Returns the directory with vmlinuz, initrd, modules/ and one siw.ko per build, making it where needed.
+
+    `suite` is "backports" or "own", the kernel this release of Debian came with.
+    """
+    archive = Archive(suite)
     try:
-        release, version = apt.newest_kernel()
+        release, version = archive.newest_kernel()
     except RuntimeError as problem:
-        cached = sorted(CACHE.glob("kernel-*/complete"), key=lambda done: done.stat().st_mtime)
+        cached = sorted(CACHE.glob(f"{suite}-*-{recipe()}/complete"), key=lambda done: done.stat().st_mtime)
         if not cached:
             raise CannotRun(f"no kernel can be had from the archive: {problem}") from problem
         say(f"the archive does not answer; using the kernel of an earlier run, {cached[-1].parent.name}")
         return cached[-1].parent
-    place = CACHE / f"kernel-{version}"
+    place = CACHE / f"{suite}-{version}-{recipe()}"
     if not (place / "complete").exists():
         say(f"preparing Linux {release} ({version}); this takes about a minute, once")
-        build(apt, release, version, place)
+        build(archive, release, version, place)
     build_initrd(release, place)
     return place
 
 
+def recipe():
+    """Changes with what is made of a kernel, so that a cache of another recipe is not taken for this one's."""
+    made_by = [inspect.getsource(maker) for maker in (build, collect_modules, build_siw)]
+    return hashlib.sha256(repr([MODULES, SIW_BUILDS, made_by]).encode()).hexdigest()[:8]
+
+
 def check_machine():
+    """Installs what guests need of this machine, or raises CannotRun."""
     if os.geteuid() != 0:
         raise CannotRun("needs root, to install packages and to serve the whole root to the guest")
     words = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
@@ -86,9 +97,6 @@ def check_machine():
         raise CannotRun("needs Debian, whose kernel packages it uses")
     if os.uname().machine != "x86_64":
         raise CannotRun("needs an x86-64 machine")
-
-
-def install_tools():
     os.environ["PATH"] += ":/usr/sbin:/sbin"
     missing = sorted({package for tool, package in TOOLS.items() if not shutil.which(tool)})
     if missing:
@@ -109,36 +117,39 @@ def install(packages):
             raise CannotRun(f"cannot install {' '.join(packages)}: {problem}") from problem
 
 
-class Backports:
-    """The backports suite of the archive this machine already uses, read through a list of its own."""
+class Archive:
+    """A suite of the archive this machine already uses; backports are read through a list of their own."""
 
-    def __init__(self):
+    def __init__(self, suite):
+        self.suite = suite
         self.place = CACHE / "apt"
         for part in ("lists/partial", "cache/archives/partial"):
             (self.place / part).mkdir(parents=True, exist_ok=True)
-        self.options = [
-            word
-            for setting in (
+        settings = [f"Dir::Cache={self.place}/cache", "APT::Sandbox::User=root"]
+        if suite == "backports":
+            settings += [
                 f"Dir::Etc::sourcelist={self.place}/sources.list",
                 "Dir::Etc::sourceparts=/dev/null",
                 f"Dir::State::lists={self.place}/lists",
-                f"Dir::Cache={self.place}/cache",
                 "Acquire::Languages=none",
-                "APT::Sandbox::User=root",
-            )
-            for word in ("-o", setting)
-        ]
+            ]
+        else:
+            settings[0] = f"Dir::Cache::archives={self.place}/cache/archives"
+        self.options = [word for setting in settings for word in ("-o", setting)]
 
     def newest_kernel(self):
         """(release, package version) of the newest kernel, such as 6.12.95+deb12-amd64 and 6.12.95-1~bpo12+1."""
-        self.refresh()
+        if self.suite == "backports":
+            self.refresh_backports()
+        elif not self.field("linux-source", "Version"):
+            run("apt-get", "update", "-q")
         depends = self.field("linux-image-amd64", "Depends")
         match = re.search(r"linux-image-(\S+) \(= (\S+)\)", depends)
         if not match:
             raise RuntimeError(f"linux-image-amd64 depends on {depends!r}")
         return match.groups()
 
-    def refresh(self):
+    def refresh_backports(self):
         stamp = self.place / "refreshed"
         if stamp.exists() and time.time() - stamp.stat().st_mtime < 86400:
             return
@@ -167,17 +178,20 @@ class Backports:
         shutil.rmtree(debs)
 
 
-def build(apt, release, version, place):
+def build(archive, release, version, place):
     """Everything that depends on the kernel alone, in a scratch directory which is renamed when whole."""
-    scratch = CACHE / f"kernel-{version}.partial"
-    shutil.rmtree(scratch, ignore_errors=True)
+    scratch = place.with_name(f"{place.name}.{os.getpid()}.partial")
+    for left in CACHE.glob("*.partial"):
+        if not Path("/proc", left.name.split(".")[-2]).exists():
+            shutil.rmtree(left)
     root = scratch / "unpacked"
-    base = release.rsplit("-", 1)[0]
     series = re.match(r"\d+\.\d+", release).group(0)
     say("downloading kernel, headers and source (about 270 MB)")
-    names = [f"linux-image-{release}", f"linux-headers-{release}", f"linux-headers-{base}-common", f"linux-kbuild-{base}"]
-    apt.unpack([f"{name}={version}" for name in [*names, f"linux-source-{series}"]], root)
-    compiler = re.search(r"\bgcc-\d+", apt.field(f"linux-headers-{release}", "Depends"))
+    needed = archive.field(f"linux-headers-{release}", "Depends")
+    headers = re.findall(r"linux-(?:headers|kbuild)-[^\s,]+", needed)
+    names = [f"linux-image-{release}", f"linux-headers-{release}", *headers, f"linux-source-{series}"]
+    archive.unpack([f"{name}={version}" for name in names], root)
+    compiler = re.search(r"\bgcc-\d+", needed)
     if compiler and not shutil.which(compiler.group(0)):
         install([compiler.group(0)])
 
@@ -214,6 +228,12 @@ def build_siw(root, release, series, place):
     headers = root / "usr/src" / f"linux-headers-{release}"
     makefile = headers / "Makefile"
     makefile.write_text(makefile.read_text().replace("/usr/src/", f"{root}/usr/src/"))
+    # Where a kernel's packages link their tools by an absolute path, the link is to lead into what was unpacked.
+    for link in (root / "usr/src").glob("*/*"):
+        if link.is_symlink() and os.readlink(link).startswith("/"):
+            there = root / os.readlink(link).lstrip("/")
+            link.unlink()
+            link.symlink_to(there)
     archive = root / "usr/src" / f"linux-source-{series}.tar.xz"
     driver = f"linux-source-{series}/drivers/infiniband/sw/siw"
     say("unpacking the driver's source")

@@ -1,11 +1,11 @@
 """What a case works with: targets on this machine's loopback, guests that reach them, and a place for the evidence."""
 
+import kernel
 from guest import Guest, GuestFailed
-from kernel import HERE, SIW_BUILDS
 from peer.target import Target
 
 # A bound for a guest that hangs, not a measure of its speed: emulation is slow where cores are shared.
-GUEST_WITHIN_S = 600
+GUEST_WITHIN_S = 1800
 
 
 class CaseFailed(Exception):
@@ -16,8 +16,7 @@ class Lab:
     # The address at which a guest finds this machine's loopback.
     HOST = "10.0.2.2"
 
-    def __init__(self, kernel, programs, place):
-        self.kernel = kernel
+    def __init__(self, programs, place):
         self.programs = programs
         self.place = place
         self.guests = []
@@ -30,18 +29,24 @@ class Lab:
         for guest in self.guests:
             guest.stop()
 
-    def target(self, *arguments, port=None):
-        """A context in which `ironside-target` serves with these arguments."""
+    def target(self, *arguments, **options):
+        """A context in which `ironside-target` serves with these arguments; `port`, `any_host` and `config` as in peer.target."""
         self.targets += 1
-        return Target(self.programs["target"], self.place / f"target-{self.targets}.log", *arguments, port=port)
+        return Target(self.programs["target"], self.place / f"target-{self.targets}.log", *arguments, **options)
 
-    def start_guest(self, script, *, siw="siw", cpus=1, forward=None, **variables):
-        """Starts a guest whose script is guest/library.sh followed by `script`, with `variables` set for it."""
-        assert siw in SIW_BUILDS
+    def start_guest(self, script, *, suite="backports", siw="siw", cpus=1, forward=None, devices=(), **variables):
+        """Starts a guest whose script is guest/library.sh followed by `script`, with `variables` set for it.
+
+        `suite`: whose kernel, of Debian's "backports" or its "own"; `siw`: the driver's build, "siw-crc" asks for MPA
+        checksums; `forward`: (port of this machine, port of the guest) that lead to it; `devices`: arguments of QEMU.
+        """
+        assert siw in kernel.SIW_BUILDS
         settings = "".join(f"{name}='{value}'\n" for name, value in {"SIW": siw, **variables}.items())
-        library = (HERE / "guest/library.sh").read_text()
+        library = (kernel.HERE / "guest/library.sh").read_text()
         place = self.place / f"guest-{len(self.guests) + 1}"
-        guest = Guest(self.kernel, place, f"{settings}{library}{script}", cpus=cpus, forward=forward)
+        guest = Guest(
+            kernel.prepare(suite), place, f"{settings}{library}{script}", cpus=cpus, forward=forward, devices=devices
+        )
         self.guests.append(guest)
         return guest
 
@@ -49,6 +54,7 @@ class Lab:
         """Runs a guest to its end. Its kernel must have nothing to complain about, `expected` (a pattern) apart."""
         guest = self.start_guest(script, **options)
         self.finish(guest, timeout_s, expected)
+        return guest
 
     def finish(self, guest, timeout_s=GUEST_WITHIN_S, expected=None):
         try:

@@ -26,15 +26,17 @@ def build(program):
 
 
 class Target:
-    """A context: serving within it; on leaving it in peace the target must drain on SIGTERM and exit with 0."""
+    """A context: serving within it, as the arguments say or the file `config`, which then names port and NQN too; on leaving it in peace the target must drain on SIGTERM and exit with 0."""
 
-    def __init__(self, program, log, *arguments, port=None):
+    def __init__(self, program, log, *arguments, port=None, any_host=True, config=None):
         self.port = port or free_port()
         self.address = ("127.0.0.1", self.port)
         self.nqn = NQN
         self.log = Path(log)
         listen = ["--listen", f"127.0.0.1:{self.port}"]
-        self.command = [program, "serve", *listen, "--nqn", self.nqn, "--allow-any-host", *arguments]
+        admitted = ["--allow-any-host"] if any_host else []
+        flags = [*listen, "--nqn", self.nqn, *admitted, *arguments]
+        self.command = [program, "serve", *(["--config", config] if config else flags)]
 
     def __enter__(self):
         self.crashed = False

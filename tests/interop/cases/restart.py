@@ -6,26 +6,39 @@ from peer.target import free_port
 EXPECTED = r"nvme nvme\d: |nvme\d\w*: |nvme_rdma|I/O error, dev nvme|cm_id|siw"
 
 
-def run(lab):
+def run(lab, kills=2):
     port = free_port()
     namespace = f"{lab.place}/volume,size=64MiB"
     with lab.target("--namespace", namespace, port=port) as target:
         guest = lab.start_guest(
             """
             network
-            connect "$ADDRESS" "$PORT" "$NQN" 1 --reconnect-delay=1 --ctrl-loss-tmo=60
+            connect "$ADDRESS" "$PORT" "$NQN" 1 --reconnect-delay=1 --ctrl-loss-tmo=1800
             step "fio writes"
-            must fio --name=verify --filename="$device" --rw=randwrite --bs=4k --size=8m --rate=512k --ioengine=libaio \\
-                --iodepth=8 --direct=1 --verify=crc32c --do_verify=1 --verify_fatal=1
+            write_slowly "$device" $((KILLS / 2 + 3))m &
+            writer=$!
+            for kill in $(seq $KILLS); do
+                wait_until 'has_written "$device" $((kill * 100))'
+                step "kill $kill"
+                wait_until '[ "$(state)" = connecting ]'
+                step "lost $kill"
+                wait_until '[ "$(state)" = live ]'
+            done
+            wait $writer || fail "fio failed"
             disconnect "$NQN"
             """,
             ADDRESS=lab.HOST,
             PORT=port,
             NQN=target.nqn,
+            KILLS=kills,
         )
-        guest.wait_step("fio writes")
-        guest.wait(4)
+        guest.wait_step("kill 1")
         target.crash()
-    guest.wait(2)
+    for kill in range(1, kills):
+        guest.wait_step(f"lost {kill}")
+        with lab.target("--namespace", namespace, port=port) as target:
+            guest.wait_step(f"kill {kill + 1}")
+            target.crash()
+    guest.wait_step(f"lost {kills}")
     with lab.target("--namespace", namespace, port=port):
         lab.finish(guest, expected=EXPECTED)

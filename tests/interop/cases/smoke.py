@@ -1,7 +1,7 @@
 """The kernel's NVMe/RDMA host over siw, without MPA checksums: one I/O queue, then two, on either sector size."""
 
 
-def run(lab, siw="siw", queues="1 2"):
+def run(lab, siw="siw", queues="1 2", suite="backports"):
     with lab.target("--namespace", "ram:64MiB,lba=512", "--namespace", "ram:64MiB,lba=4096") as target:
         lab.guest(
             """
@@ -17,6 +17,7 @@ def run(lab, siw="siw", queues="1 2"):
                 disconnect "$NQN"
             done
             """,
+            suite=suite,
             siw=siw,
             cpus=2,
             ADDRESS=lab.HOST,

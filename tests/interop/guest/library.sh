@@ -6,9 +6,22 @@ fail() { echo "FAILED: $*"; exit 1; }
 must() { "$@" > /tmp/said 2>&1 || { status=$?; cat /tmp/said; fail "$* (status $status)"; }; }
 must_fail() { "$@" > /tmp/said 2>&1 && { cat /tmp/said; fail "$* succeeded"; }; true; }
 says() { grep -q -e "$1" /tmp/said || { cat /tmp/said; fail "nothing said \"$1\""; }; }
+# keep NAME COMMAND…: what it prints lies in /out/NAME afterwards, for the case to judge.
+keep() { name=$1; shift; must "$@"; cp /tmp/said "/out/$name"; }
 
+# wait_until SHELL-CONDITION: waits for what must come, however slow the machine; `fail`s after ten minutes of guest's time.
+wait_until() {
+    end=$(($(cut -d. -f1 /proc/uptime) + 600))
+    while ! eval "$1"; do
+        [ "$(cut -d. -f1 /proc/uptime)" -lt $end ] || { dmesg | tail -n 20; fail "in vain: $1"; }
+        sleep 0.2
+    done
+}
 # For a guest that serves the host: waits until the case has what it came for.
-until_released() { while [ ! -e /out/released ]; do sleep 0.2; done; }
+until_released() { wait_until "[ -e /out/${1:-released} ]"; }
+# kernel_says PATTERN: the kernel's log has a line like that; kernel_log_from_here forgets what it said before.
+kernel_log_from_here() { lines_before=$(dmesg | wc -l); }
+kernel_says() { wait_until "dmesg | tail -n +\$((${lines_before:-0} + 1)) | grep -q -e '$1'"; }
 
 # The card that reaches the host at 10.0.2.2, with software iWARP on it.
 network() {
@@ -26,7 +39,7 @@ network() {
 connect() {
     address=$1 port=$2 nqn=$3 queues=$4
     shift 4
-    step "connect with $queues I/O queues"
+    step "connect with $queues I/O queues $*"
     must nvme connect -t rdma -a "$address" -s "$port" -n "$nqn" -i "$queues" "$@"
     device=$(namespace 1)
     [ -b "$device" ] || fail "connected, but no block device came"
@@ -34,21 +47,29 @@ connect() {
 
 # The block device of the namespace with this NSID, once it is there; devices are numbered in no certain order.
 namespace() {
-    for try in $(seq 100); do
-        for found in /sys/block/nvme*; do
-            if [ "$(cat "$found/nsid" 2>/dev/null)" = "$1" ] && [ -b "/dev/${found##*/}" ]; then
-                echo "/dev/${found##*/}"
-                return
-            fi
+    for try in $(seq 600); do
+        for found in $(blocks); do
+            if [ "$(cat "/sys/block/$found/nsid" 2>/dev/null)" = "$1" ]; then echo "/dev/$found"; return; fi
         done
         sleep 0.1
     done
 }
+# The block devices of the subsystem last connected to.
+blocks() {
+    for found in /sys/block/nvme*; do
+        if [ "$(cat "$found/device/subsysnqn" 2>/dev/null)" = "$nqn" ] && [ -b "/dev/${found##*/}" ]; then
+            echo "${found##*/}"
+        fi
+    done
+}
+# The controller of the subsystem last connected to, such as nvme0, and its state.
+controller() { for found in /sys/class/nvme/nvme*; do grep -qx "$nqn" "$found/subsysnqn" && echo "${found##*/}"; done; }
+state() { cat "/sys/class/nvme/$(controller)/state"; }
 
 disconnect() {
     must nvme disconnect -n "$1"
     says "disconnected 1 controller"
-    [ -z "$(ls -d /sys/block/nvme* 2>/dev/null)" ] || fail "the block device outlives its controller"
+    [ -z "$(blocks)" ] || fail "the block device outlives its controller"
 }
 
 # Writes random bytes in one piece of each length in the list, reads them back directly and compares.
@@ -120,6 +141,44 @@ exercise_the_rest() {
 verify_with_fio() {
     must fio --name=verify --filename="$1" --rw="$2" --bs="$3" --size="$4" --iodepth="$5" --ioengine=libaio --direct=1 \
         --verify=crc32c --do_verify=1 --verify_fatal=1 --randrepeat=1
+}
+
+# write_slowly DEVICE SIZE: writes for as long as half a megabyte a second takes, in the background of what disturbs it, and
+# reads it all back. has_written DEVICE N: so many writes are done.
+write_slowly() {
+    fio --name=verify --filename="$1" --rw=randwrite --bs=4k --size="$2" --rate=512k --ioengine=libaio --iodepth=8 \
+        --direct=1 --verify=crc32c --do_verify=1 --verify_fatal=1 > /tmp/fio-said 2>&1 || { cat /tmp/fio-said; return 1; }
+}
+has_written() { [ "$(awk '{print $5}' "/sys/block/${1##*/}/stat")" -ge "$2" ]; }
+
+# Our target in the guest, beside the guest's own drives: `serve OPTION…` until `stop_serving`, at 10.0.2.15:4420.
+serve() {
+    step "serve $*"
+    "$TARGET" serve --listen 10.0.2.15:4420 --nqn "$NQN" --allow-any-host --state-dir /tmp/state "$@" > /out/target.log 2>&1 &
+    serving=$!
+    wait_until 'grep -q ^ready /out/target.log || ! kill -0 $serving'
+    grep -q ^ready /out/target.log || { cat /out/target.log; fail "the target does not serve"; }
+}
+stop_serving() {
+    kill $serving
+    wait $serving || { cat /out/target.log; fail "the target ended with $?"; }
+}
+# The block device of the guest's own NVMe drive with this serial number, and how often it was told to flush.
+drive() {
+    wait_until "grep -qs '^$1 *\$' /sys/class/nvme/*/serial && [ -b /dev/\$(basename \$(dirname \$(grep -ls '^$1 *\$' /sys/class/nvme/*/serial)))n1 ]"
+    echo "/dev/$(basename "$(dirname "$(grep -ls "^$1 *\$" /sys/class/nvme/*/serial)")")n1"
+}
+flushes() { awk '{print $16}' "/sys/block/${1##*/}/stat"; }
+# asked DRIVE COMMAND…: what the kernel asks of the drive while the command runs, in /tmp/asked: W is a write, WFS one with FUA.
+asked() {
+    trace=/sys/kernel/tracing number=$(tr : , < "/sys/block/${1##*/}/dev")
+    shift
+    [ -d $trace/events ] || must mount -t tracefs tracefs $trace
+    echo > $trace/trace
+    echo 1 > $trace/events/block/block_rq_issue/enable
+    must "$@"
+    echo 0 > $trace/events/block/block_rq_issue/enable
+    sed -n "s/.*block_rq_issue: $number \([A-Z]*\) .*/\1/p" $trace/trace > /tmp/asked
 }
 
 # The kernel's own target over siw, exporting a RAM disk: kernel_target NQN ADDRESS PORT.
