@@ -133,6 +133,7 @@ impl Target {
     fn take_over(&self, catalog: Catalog) {
         let Inner { group, now, .. } = &mut *self.0.borrow_mut();
         group.on_message(*now, Message::Catalog(Arc::new(catalog)));
+        group.on_message(*now, Message::Announce);
     }
 
     /// Every operation of the medium which begins from now on fails like this.
