@@ -5,6 +5,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::bits::bits;
+use super::feature::FeatureId;
 use super::{AdminOpcode, IoOpcode, Status, text};
 
 /// LID: which log page.
@@ -19,6 +20,7 @@ impl LogPageId {
     pub const CHANGED_NAMESPACES: Self = Self(0x04);
     pub const EFFECTS: Self = Self(0x05);
     pub const ANA: Self = Self(0x0C);
+    pub const FEATURES: Self = Self(0x12);
     pub const DISCOVERY: Self = Self(0x70);
     pub const RESERVATION_NOTIFICATION: Self = Self(0x80);
 }
@@ -33,6 +35,7 @@ impl fmt::Display for LogPageId {
             Self::CHANGED_NAMESPACES => "Changed Namespace List",
             Self::EFFECTS => "Commands Supported and Effects",
             Self::ANA => "Asymmetric Namespace Access",
+            Self::FEATURES => "Feature Identifiers Supported and Effects",
             Self::DISCOVERY => "Discovery",
             Self::RESERVATION_NOTIFICATION => "Reservation Notification",
             Self(other) => return write!(f, "log page {other:#04x}"),
@@ -73,6 +76,30 @@ impl fmt::Display for SupportedPages {
         pages
             .enumerate()
             .try_for_each(|(index, page)| write!(f, "{} {page}", if index == 0 { "" } else { "," }))
+    }
+}
+
+/// Which features there are (page 12h), as it is on the wire.
+#[derive(Clone, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct SupportedFeatures {
+    /// Bit 0 of the feature's double word: supported. Bit 21: it is the controller's.
+    pub features: [U32; 256],
+}
+
+const _: () = assert!(size_of::<SupportedFeatures>() == 1024);
+
+impl SupportedFeatures {
+    const OF_THE_CONTROLLER: u32 = 1 << 0 | 1 << 21;
+
+    /// Features which concern the controller, and to set which changes nothing else.
+    #[must_use]
+    pub fn new(features: impl IntoIterator<Item = FeatureId>) -> Self {
+        let mut supported = Self::new_zeroed();
+        for feature in features {
+            supported.features[usize::from(feature.0)] = Self::OF_THE_CONTROLLER.into();
+        }
+        supported
     }
 }
 

@@ -10,7 +10,27 @@ use super::{Controller, Reply};
 /// The volatile write cache is enabled, and stays so.
 const WRITE_CACHE_ENABLED: u32 = 1;
 
+/// Features every controller has, of which this one has nothing to set.
+const FIXED: [FeatureId; 5] = [
+    FeatureId::ARBITRATION,
+    FeatureId::POWER_MANAGEMENT,
+    FeatureId::TEMPERATURE_THRESHOLD,
+    FeatureId::ERROR_RECOVERY,
+    FeatureId::WRITE_ATOMICITY,
+];
+
+/// Those which a discovery controller has not.
+const OF_IO_CONTROLLERS: [FeatureId; 3] =
+    [FeatureId::NUMBER_OF_QUEUES, FeatureId::VOLATILE_WRITE_CACHE, FeatureId::HOST_IDENTIFIER];
+
 impl Controller {
+    /// Those it has.
+    pub(super) fn features(&self) -> impl Iterator<Item = FeatureId> + use<> {
+        let more =
+            OF_IO_CONTROLLERS.into_iter().chain(FIXED).take(if self.is_discovery() { 0 } else { usize::MAX });
+        [FeatureId::ASYNC_EVENT_CONFIGURATION, FeatureId::KEEP_ALIVE_TIMER].into_iter().chain(more)
+    }
+
     pub(super) fn set_features(&mut self, command: &Command, _data: &[u8]) -> Result<Reply, Status> {
         let set = SetFeatures::parse(command);
         if set.save {
@@ -71,14 +91,6 @@ impl Controller {
     }
 }
 
-/// Features every controller has, of which this one has nothing to set.
 fn is_fixed(feature: FeatureId) -> bool {
-    matches!(
-        feature,
-        FeatureId::ARBITRATION
-            | FeatureId::POWER_MANAGEMENT
-            | FeatureId::TEMPERATURE_THRESHOLD
-            | FeatureId::ERROR_RECOVERY
-            | FeatureId::WRITE_ATOMICITY
-    )
+    FIXED.contains(&feature)
 }

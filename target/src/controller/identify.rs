@@ -75,6 +75,7 @@ impl Controller {
             ctratt: CONTROLLER_ATTRIBUTES.into(),
             acl: 3,
             aerl: REQUESTS_MAX - 1,
+            lpa: Lpa::EFFECTS | Lpa::EXTENDED | Lpa::SUPPORTED_PAGES,
             elpe: error_log::ENTRIES - 1,
             kas_100ms: granularity_100ms().into(),
             sqes: 0x66,
@@ -92,7 +93,6 @@ impl Controller {
                 serial: text::padded(MODEL),
                 controller_type: ControllerType::DISCOVERY.0,
                 oaes: EventMask::DISCOVERY.0.into(),
-                lpa: Lpa::EXTENDED,
                 ..common
             });
         }
@@ -105,7 +105,6 @@ impl Controller {
             oaes: EventMask::NAMESPACE_ATTRIBUTES.0.into(),
             // One firmware slot, which is read-only.
             frmw: 0b11,
-            lpa: Lpa::EFFECTS | Lpa::EXTENDED | Lpa::SUPPORTED_PAGES,
             nn: NSID_MAX.into(),
             mnan: NSID_MAX.into(),
             oncs: (Oncs::COMPARE | Oncs::DATASET_MANAGEMENT | Oncs::WRITE_ZEROES | Oncs::VERIFY).into(),

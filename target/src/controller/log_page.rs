@@ -2,7 +2,8 @@
 use ironside_common::nvme::admin::GetLogPage;
 use ironside_common::nvme::discovery::{Entry, Header};
 use ironside_common::nvme::log_page::{
-    ChangedNamespaces, Effects, ErrorEntry, FirmwareSlots, LogPageId, Smart, SupportedPages,
+    ChangedNamespaces, Effects, ErrorEntry, FirmwareSlots, LogPageId, Smart, SupportedFeatures,
+    SupportedPages,
 };
 use ironside_common::nvme::{ALL_NAMESPACES, AdminOpcode, Command, IoOpcode, Status, text};
 use ironside_common::time::Time;
@@ -12,14 +13,19 @@ use super::async_event::Notice;
 use super::{Controller, Reply, discovery, error_log};
 
 /// The pages of a controller with namespaces.
-const PAGES: [LogPageId; 6] = [
+const PAGES: [LogPageId; 7] = [
     LogPageId::SUPPORTED_PAGES,
     LogPageId::ERROR,
     LogPageId::SMART,
     LogPageId::FIRMWARE_SLOTS,
     LogPageId::CHANGED_NAMESPACES,
     LogPageId::EFFECTS,
+    LogPageId::FEATURES,
 ];
+
+/// Those of a discovery controller. Revision 2.0 asks for each (NVM Express base specification 2.2, figure 31).
+const DISCOVERY_PAGES: [LogPageId; 4] =
+    [LogPageId::SUPPORTED_PAGES, LogPageId::EFFECTS, LogPageId::FEATURES, LogPageId::DISCOVERY];
 
 const ADMIN_COMMANDS: [AdminOpcode; 7] = [
     AdminOpcode::GET_LOG_PAGE,
@@ -53,7 +59,9 @@ impl Controller {
         let mut window = Window::new(get.offset, out);
         match (self.is_discovery(), get.page) {
             (true, LogPageId::DISCOVERY) => self.discovery_log(&mut window)?,
+            (true, LogPageId::SUPPORTED_PAGES) => window.page(&SupportedPages::new(DISCOVERY_PAGES))?,
             (false, LogPageId::SUPPORTED_PAGES) => window.page(&SupportedPages::new(PAGES))?,
+            (_, LogPageId::FEATURES) => window.page(&SupportedFeatures::new(self.features()))?,
             (false, LogPageId::ERROR) => self.error_log(&mut window)?,
             (false, LogPageId::SMART) => window.page(&self.smart(now, get.nsid)?)?,
             (false, LogPageId::FIRMWARE_SLOTS) => window.page(&firmware_slots())?,
@@ -64,8 +72,8 @@ impl Controller {
                     self.changed.clear();
                 }
             }
-            (false, LogPageId::EFFECTS) if get.csi == 0 => window.page(&effects())?,
-            (false, LogPageId::EFFECTS) => return Err(Status::INVALID_FIELD),
+            (discovery, LogPageId::EFFECTS) if get.csi == 0 => window.page(&effects(discovery))?,
+            (_, LogPageId::EFFECTS) => return Err(Status::INVALID_FIELD),
             _ => return Err(Status::INVALID_LOG_PAGE),
         }
         if !get.retain_event {
@@ -118,10 +126,13 @@ fn firmware_slots() -> FirmwareSlots {
     slots
 }
 
-fn effects() -> Effects {
+fn effects(is_discovery: bool) -> Effects {
     let mut effects = Effects::new_zeroed();
     for opcode in ADMIN_COMMANDS {
         effects.admin[usize::from(opcode.0)] = Effects::SUPPORTED.into();
+    }
+    if is_discovery {
+        return effects;
     }
     for opcode in READING_COMMANDS {
         effects.io[usize::from(opcode.0)] = Effects::SUPPORTED.into();

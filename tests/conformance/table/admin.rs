@@ -161,6 +161,12 @@ pub(crate) const ROWS: &[Requirement] = &[
         "a fused admin command is Invalid Field",
         fused_admin_commands,
     ),
+    row(
+        "admin-27",
+        "NVMe Base 2.2, 5.1.12.1.18",
+        "the features log names the features there are, as the controller's, and no other",
+        features_log,
+    ),
 ];
 
 fn log_page(page: u8, length: usize, offset: u64) -> Sqe {
@@ -441,4 +447,18 @@ fn unknown_commands() {
 
 fn fused_admin_commands() {
     assert_eq!(admin().command(Sqe::new(0x18).byte(1, 0x41)).status(), INVALID_FIELD);
+}
+
+fn features_log() {
+    let mut admin = admin();
+    let log = admin.fetch(log_page(0x12, 1024, 0), 1024);
+    for feature in 0..=255u8 {
+        let word = le(&log, usize::from(feature) * 4, 4);
+        let there = if feature == HOST_IDENTIFIER {
+            admin.read(get_feature(feature).dword(44, 1), 16).0.status()
+        } else {
+            admin.command(get_feature(feature)).status()
+        } == (0, 0, false);
+        assert_eq!(word, if there { 1 << 21 | 1 } else { 0 }, "feature {feature:#04x}");
+    }
 }

@@ -75,6 +75,12 @@ pub(crate) const ROWS: &[Requirement] = &[
         nothing_else,
     ),
     row("discovery-12", "NVMe Base 2.2, 3.1.3", "Keep Alive and its timeout are there", keep_alive),
+    row(
+        "discovery-13",
+        "NVMe Base 2.2, 3.1.3, figure 31",
+        "the pages which revision 2.0 asks for are there: supported pages, effects, features",
+        mandatory_log_pages,
+    ),
 ];
 
 fn discovery(target: &Target, host: &str) -> Queue {
@@ -200,7 +206,7 @@ fn nothing_else() {
     for feature in [0x06, 0x07, 0x81] {
         assert_eq!(queue.command(Sqe::new(9).byte(40, feature)).status(), INVALID_FIELD);
     }
-    for page in [0x01, 0x02, 0x05] {
+    for page in [0x01, 0x02, 0x03, 0x04] {
         let (response, _) = queue.read(log_page(64, 0).byte(40, page), 64);
         assert_ne!(response.status(), (0, 0, false));
     }
@@ -211,4 +217,16 @@ fn keep_alive() {
     queue.command(Sqe::new(0x18)).succeeded();
     queue.command(Sqe::new(9).byte(40, 0x0F).dword(44, 30_000)).succeeded();
     assert_eq!(queue.command(Sqe::new(0x0A).byte(40, 0x0F)).succeeded().result(), 30_000);
+}
+
+fn mandatory_log_pages() {
+    let mut queue = discovery(&Target::new(), FRIEND);
+    let page = |queue: &mut Queue, page| queue.fetch(log_page(1024, 0).byte(40, page), 1024);
+    let listed =
+        |list: &[u8]| (0..256).filter(|index| le(list, index * 4, 4) & 1 == 1).collect::<Vec<usize>>();
+    assert_eq!(listed(&page(&mut queue, 0x00)), [0x00, 0x05, 0x12, 0x70]);
+    assert_eq!(listed(&page(&mut queue, 0x12)), [0x0B, 0x0F]);
+    let admin = listed(&page(&mut queue, 0x05));
+    assert!([0x02, 0x06, 0x09, 0x0A, 0x0C, 0x18].iter().all(|opcode| admin.contains(opcode)));
+    assert_eq!(queue.fetch(log_page(1024, 1024).byte(40, 0x05), 1024), [0; 1024], "no I/O commands");
 }
