@@ -1,13 +1,13 @@
 //! The drives of a world, shared by all reactors of its target. They outlive the target.
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use ironside_common::memory::Memory;
 use ironside_common::provider::sim::Choices;
 use ironside_common::verbs::{Sge, Token};
 use ironside_target::backend::{BlockError, Done, Faulty, Medium, Operation, Outcome};
-use ironside_target::catalog::Namespace;
+use ironside_target::catalog::{Catalog, Namespace, Subsystem};
 use ironside_target::poll_group::Storage;
 use uuid::Uuid;
 
@@ -94,6 +94,8 @@ pub(super) struct Share {
     disks: Rc<RefCell<Disks>>,
     memory: Rc<Memory>,
     number: u32,
+    /// Drives it has let go of.
+    detached: BTreeSet<usize>,
 }
 
 impl Share {
@@ -105,7 +107,31 @@ impl Share {
             disks.done.insert(number, VecDeque::new());
             number
         };
-        Self { disks: Rc::clone(disks), memory: Rc::clone(memory), number }
+        Self { disks: Rc::clone(disks), memory: Rc::clone(memory), number, detached: BTreeSet::new() }
+    }
+}
+
+impl Share {
+    /// Drives it holds though this version does not name them.
+    pub(super) fn unserved(&self, catalog: &Catalog) -> Vec<usize> {
+        let served = |uuid| {
+            let namespaces = catalog.subsystems().iter().flat_map(Subsystem::namespaces);
+            namespaces.into_iter().any(|namespace| namespace.uuid == uuid)
+        };
+        let disks = self.disks.borrow();
+        let drives = disks.drives.iter().enumerate();
+        let unserved = drives.filter(|(index, drive)| !served(drive.uuid) && !self.detached.contains(index));
+        unserved.map(|(index, _)| index).collect()
+    }
+
+    /// Lets go of a drive.
+    ///
+    /// # Panics
+    /// If something is under way on it.
+    pub(super) fn detach(&mut self, drive: usize) {
+        let disks = self.disks.borrow();
+        assert!(!disks.drives[drive].owners.contains(&self.number), "a drive in use is let go of");
+        self.detached.insert(drive);
     }
 }
 
@@ -118,6 +144,7 @@ impl Drop for Share {
 
 impl Medium for Share {
     fn submit(&mut self, token: Token, namespace: usize, operation: Operation) {
+        assert!(!self.detached.contains(&namespace), "an operation on a drive which was let go of");
         let mut disks = self.disks.borrow_mut();
         let drive = &mut disks.drives[namespace];
         drive.medium.submit(&self.memory, token, operation);
@@ -137,6 +164,8 @@ impl Storage for Share {
     fn backend_of(&mut self, namespace: &Namespace) -> usize {
         let disks = self.disks.borrow();
         let found = disks.drives.iter().position(|drive| drive.uuid == namespace.uuid);
-        found.expect("every namespace of the world has a drive")
+        let drive = found.expect("every namespace of the world has a drive");
+        self.detached.remove(&drive);
+        drive
     }
 }

@@ -112,7 +112,7 @@ impl<F: Fabric> HostSide<F> {
         }
         let index = choices.below(namespaces.len() as u32) as usize;
         let disk = namespaces[index].nsid as usize - 1;
-        let size = shadows[disk].len() as u32;
+        let size = (namespaces[index].geometry.size / u64::from(BLOCK_SIZE)) as u32;
         let most = if choices.chance(20) { BLOCKS_MAX } else { 9 };
         let count = 1 + choices.below(most);
         let first = choices.below(size - count) as usize;

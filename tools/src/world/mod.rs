@@ -7,7 +7,8 @@
 //! 3. at rest every buffer, slot, credit and registration is back;
 //! 4. a message never finds no receive posted;
 //! 5. nobody touches memory outside of what was lent;
-//! 6. once faults stop, everything ends within a bounded number of steps.
+//! 6. once faults stop, everything ends within a bounded number of steps;
+//! 7. a drive which is not served any more is let go of, and nothing comes to it afterwards.
 //!
 //! (4), (5) and the slots and credits of (3) are asserted by the fabric and the queue pairs themselves.
 mod disk;
@@ -42,6 +43,8 @@ use self::target::Target;
 
 const BLOCK_SIZE: u32 = 512;
 const BLOCKS: u64 = 96;
+/// What a namespace may grow by, and shrink again.
+const BLOCKS_MORE: u64 = 32;
 /// Steps without faults after which everything must have ended.
 const PATIENCE: u32 = 30_000;
 /// How far the clock may be turned on while nothing happens: hosts wait this long at most.
@@ -88,7 +91,7 @@ struct Faults {
     power: u32,
     /// Of the medium's operations, in percent.
     medium: u32,
-    /// The second namespace goes or comes back.
+    /// The last namespace goes or comes back, and all grow or shrink.
     namespaces: u32,
 }
 
@@ -147,11 +150,11 @@ fn nqn() -> Nqn {
     "nqn.2014-08.org.example:world".parse().expect("an NQN by its form")
 }
 
-/// One subsystem with namespaces 1 to `count`. What they are made of is the world's own affair.
-fn catalog(version: u64, address: SocketAddr, count: u32) -> Arc<Catalog> {
+/// One subsystem with namespaces 1 to `count` of so many blocks. What they are made of is the world's own affair.
+fn catalog(version: u64, address: SocketAddr, count: u32, blocks: u64) -> Arc<Catalog> {
     let namespaces = (1..=count).map(|nsid| {
         let medium =
-            OpenMedium::faulty(BLOCKS * u64::from(BLOCK_SIZE), BLOCK_SIZE).expect("a size that fits");
+            OpenMedium::faulty(blocks * u64::from(BLOCK_SIZE), BLOCK_SIZE).expect("a size that fits");
         Namespace::whole(nsid, uuid(nsid), medium)
     });
     let subsystem = Subsystem::new(nqn(), "WORLD", Hosts::Any, vec![address], namespaces.collect());
@@ -178,9 +181,10 @@ impl<F: Fabric> World<F> {
         let disks = Rc::new(RefCell::new(Disks::default()));
         let count = 1 + choices.below(2);
         for nsid in 1..=count {
-            disks.borrow_mut().add(uuid(nsid), BLOCKS * u64::from(BLOCK_SIZE), BLOCK_SIZE);
+            let size = (BLOCKS + BLOCKS_MORE) * u64::from(BLOCK_SIZE);
+            disks.borrow_mut().add(uuid(nsid), size, BLOCK_SIZE);
         }
-        let catalog = catalog(1, address, count);
+        let catalog = catalog(1, address, count, BLOCKS);
         let mut target = Target::new(address, Rc::clone(&disks));
         target.start(&mut fabric, &catalog, choices);
         let now = Time::from_nanos(1);
@@ -189,7 +193,7 @@ impl<F: Fabric> World<F> {
             .map(|number| HostSide::new(&mut fabric, number, address, nqn(), now, choices))
             .collect();
         let faults = Faults::draw(choices);
-        let shadows = (0..count).map(|_| Shadow::new(BLOCKS as usize)).collect();
+        let shadows = (0..count).map(|_| Shadow::new((BLOCKS + BLOCKS_MORE) as usize)).collect();
         let report = Report::default();
         Self { now, address, fabric, catalog, disks, shadows, target, hosts, faults, report }
     }
@@ -240,7 +244,8 @@ impl<F: Fabric> World<F> {
         }
         if choices.below(1000) < self.faults.namespaces {
             let present = self.shadows.len() as u32 - choices.below(2);
-            self.change_namespaces(present);
+            let blocks = if choices.chance(50) { BLOCKS + BLOCKS_MORE } else { BLOCKS };
+            self.change_namespaces(present, blocks);
         }
         if choices.below(1000) < self.faults.kills && self.target.is_running() {
             self.report.kills += 1;
@@ -258,10 +263,10 @@ impl<F: Fabric> World<F> {
         }
     }
 
-    /// The last namespace goes, with whatever is under way on it, or comes back.
-    fn change_namespaces(&mut self, present: u32) {
-        trace(|| format!("{present} namespaces from now on"));
-        self.catalog = catalog(self.catalog.version() + 1, self.address, present);
+    /// The last namespace goes, with whatever is under way on it, or comes back; all have so many blocks.
+    fn change_namespaces(&mut self, present: u32, blocks: u64) {
+        trace(|| format!("{present} namespaces of {blocks} blocks from now on"));
+        self.catalog = catalog(self.catalog.version() + 1, self.address, present, blocks);
         self.target.tell(&Message::Catalog(Arc::clone(&self.catalog)));
         self.target.tell(&Message::Announce);
     }
@@ -279,7 +284,7 @@ impl<F: Fabric> World<F> {
     /// Faults stop: everything has to end, and everything has to come back.
     fn settle(&mut self, choices: &mut impl Choices) {
         self.faults = Faults::default();
-        self.change_namespaces(self.shadows.len() as u32);
+        self.change_namespaces(self.shadows.len() as u32, BLOCKS);
         if !self.target.is_running() {
             self.target.start(&mut self.fabric, &self.catalog, choices);
         }

@@ -53,11 +53,6 @@ impl Shadow {
         Self { blocks: vec![block; blocks], next_write: 1, power_losses: 0 }
     }
 
-    #[must_use]
-    pub(super) fn len(&self) -> usize {
-        self.blocks.len()
-    }
-
     /// Begins a write of `content`, or of a content nobody else writes. Nothing if another operation of the
     /// workload is at one of these blocks: then nobody could say what is right.
     pub(super) fn begin_write(&mut self, blocks: Range<usize>, content: Option<u64>) -> Option<Write> {

@@ -88,7 +88,19 @@ impl<F: Fabric> Target<F> {
             self.letters.push_back(letter);
             busy = true;
         }
+        self.retire(index);
         busy
+    }
+
+    /// A reactor lets go of drives which are not served any more and which no command needs.
+    fn retire(&mut self, index: usize) {
+        let group = &mut self.reactors[index].group;
+        let catalog = Arc::clone(group.catalog());
+        for drive in group.storage().unserved(&catalog) {
+            if !group.uses(drive) {
+                group.storage().detach(drive);
+            }
+        }
     }
 
     /// Delivers the oldest message between reactors.
