@@ -6,5 +6,6 @@ pub mod memory;
 pub mod nvme;
 pub mod provider;
 pub mod reactor;
+pub mod size;
 pub mod time;
 pub mod verbs;

@@ -59,14 +59,23 @@ fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-/// Logs go to standard error; `IRONSIDE_LOG` wins over `-v`.
+/// Logs go to standard error; `IRONSIDE_LOG` wins over `-v`, if it can be understood: nobody's target stays down
+/// for the sake of a filter.
 fn start_logging(verbose: u8) {
     let default = match verbose {
         0 => "warn,ironside_target=info",
         1 => "info,ironside_target=debug",
         _ => "trace",
     };
-    let filter = EnvFilter::try_from_env("IRONSIDE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let wanted = std::env::var("IRONSIDE_LOG").ok().filter(|filter| !filter.is_empty());
+    let wanted = wanted.unwrap_or_else(|| default.into());
+    let filter = EnvFilter::try_new(&wanted).unwrap_or_else(|error| {
+        eprintln!(
+            "ironside-target: IRONSIDE_LOG is ignored: {wanted:?} is no filter ({error}); write for instance \
+             ironside_target=debug"
+        );
+        EnvFilter::new(default)
+    });
     let ansi = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
 }

@@ -26,7 +26,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub enum ServeError {
     #[error(transparent)]
     Prepare(#[from] PrepareError),
-    #[error("cannot listen at {0}{hint}", hint = listen_hint(.1))]
+    #[error("cannot listen at {0}{hint}", hint = listen_hint(.0, .1))]
     Listen(SocketAddr, #[source] io::Error),
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
@@ -36,12 +36,27 @@ pub enum ServeError {
     Reactor(usize, #[source] ReactorError),
 }
 
-fn listen_hint(error: &io::Error) -> &'static str {
+fn listen_hint(address: &SocketAddr, error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::AddrInUse => ": something else listens there; stop it or choose another --listen",
-        io::ErrorKind::AddrNotAvailable => ": no interface of this machine has that address",
-        io::ErrorKind::PermissionDenied => ": ports below 1024 are for root",
-        _ => "",
+        io::ErrorKind::AddrInUse => ": something else listens there; stop it or choose another --listen".into(),
+        io::ErrorKind::AddrNotAvailable => {
+            format!(": no interface of this machine has that address{}", bracket_hint(address))
+        }
+        io::ErrorKind::PermissionDenied => ": ports below 1024 are for root".into(),
+        _ => String::new(),
+    }
+}
+
+/// `::1:4460` is an address in full, but who writes it mostly means a port.
+fn bracket_hint(address: &SocketAddr) -> String {
+    let text = address.ip().to_string();
+    match text.rsplit_once(':') {
+        Some((before, port)) if port.len() == 4 && port.parse::<u16>().is_ok() => {
+            // `::4460` leaves one colon of the two.
+            let before = if before == ":" { "::" } else { before };
+            format!("; if {port} is the port, write [{before}]:{port}")
+        }
+        _ => String::new(),
     }
 }
 
@@ -138,4 +153,19 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_behind_an_address_without_brackets_is_guessed() {
+        let hint = |text: &str| bracket_hint(&SocketAddr::new(text.parse().unwrap(), 4420));
+        assert_eq!(hint("::1:4460"), "; if 4460 is the port, write [::1]:4460");
+        assert_eq!(hint("::4460"), "; if 4460 is the port, write [::]:4460");
+        for address in ["::1", "2001:db8::abcd", "192.0.2.1"] {
+            assert_eq!(hint(address), "");
+        }
+    }
 }

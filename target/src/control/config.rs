@@ -106,8 +106,8 @@ impl Backing {
     pub fn name(&self) -> String {
         match self {
             Self::File { path, .. } => path.display().to_string(),
-            Self::Ram { size } => format!("ram:{}", Size(*size)),
-            Self::Null { size } => format!("null:{}", Size(*size)),
+            Self::Ram { size } => format!("ram:{size}"),
+            Self::Null { size } => format!("null:{size}"),
         }
     }
 }

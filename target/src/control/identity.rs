@@ -30,7 +30,11 @@ pub enum IdentityError {
         "no place for lasting state: give --state-dir (state-dir in a file), or set XDG_STATE_HOME or HOME"
     )]
     NoDirectory,
-    #[error("{path}: {source}", path = path.display())]
+    #[error(
+        "{path} cannot be kept: make {directory} a directory this user may write, or give another \
+         --state-dir (state-dir in a file)",
+        path = path.display(), directory = path.parent().unwrap_or(path).display()
+    )]
     Io { path: PathBuf, source: io::Error },
     #[error(
         "{path} is damaged: {why}. Restore it from a backup; or delete it, and new identities are made, \
@@ -247,6 +251,7 @@ mod tests {
     #[test]
     fn a_directory_that_cannot_be_is_told_by_name() {
         let error = settle(&config(Path::new("/dev/null/nowhere"), ""), &Lent::default()).unwrap_err();
-        assert!(error.to_string().starts_with("/dev/null/nowhere/target.identities: "), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("/dev/null/nowhere/target.identities cannot be kept: make /dev/null"), "{text}");
     }
 }

@@ -1,5 +1,5 @@
 //! From what a configuration names to media that are open, with a missing file made where its size is given.
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,22 @@ use crate::backend::{FileOptions, Identity, OpenError, OpenMedium};
 pub enum MediaError {
     #[error(transparent)]
     Open(#[from] OpenError),
-    #[error("{path} cannot be made", path = path.display())]
+    #[error("{path} cannot be made{}", creation_hint(source), path = path.display())]
     Create { path: PathBuf, source: io::Error },
     #[error("{path} has {found} bytes, not the {wanted} asked for; leave the size out, or give another path",
         path = path.display())]
     OtherSize { path: PathBuf, found: u64, wanted: u64 },
     #[error("{path} is missing; give a size, as in `{path},size=1GiB`, to have it made", path = path.display())]
     Missing { path: PathBuf },
+}
+
+fn creation_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => ": make its directory first",
+        io::ErrorKind::PermissionDenied => ": choose a directory this user may write",
+        io::ErrorKind::FileTooLarge => ": its file system has no files so large; choose a smaller size",
+        _ => "",
+    }
 }
 
 /// A medium which is open already, and the size the configuration gave its file.
@@ -88,15 +97,20 @@ fn open_file(
     }
 }
 
-/// Makes a sparse file of `size` bytes, and says so; nothing if there is one.
+/// Makes a sparse file of `size` bytes, and says so; nothing if there is one. What cannot be made as large is
+/// removed again, or the next start would find a file of another size.
 fn make(path: &Path, size: u64) -> Result<bool, MediaError> {
+    let failed = |source| MediaError::Create { path: path.into(), source };
     let file = match OpenOptions::new().write(true).create_new(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
-        file => file,
+        file => file.map_err(failed)?,
     };
-    file.and_then(|file| file.set_len(size).and_then(|()| file.sync_all()))
-        .map(|()| true)
-        .map_err(|source| MediaError::Create { path: path.into(), source })
+    file.set_len(size).and_then(|()| file.sync_all()).map_err(|source| {
+        // The first error says more than this one would.
+        let _ = fs::remove_file(path);
+        failed(source)
+    })?;
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -125,6 +139,19 @@ mod tests {
             matches!(other, MediaError::OtherSize { found: 0x10_0000, wanted: 0x20_0000, .. }),
             "{other}"
         );
+    }
+
+    #[test]
+    fn a_file_which_cannot_be_made_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk.img");
+        // No file has so many bytes: offsets are signed.
+        let error = open(&format!("path = {path:?}, size = \"16777215TiB\"")).unwrap_err();
+        assert!(matches!(error, MediaError::Create { .. }), "{error}");
+        assert!(!path.exists());
+        let path = directory.path().join("missing/disk.img");
+        let error = open(&format!("path = {path:?}, size = \"1MiB\"")).unwrap_err();
+        assert!(error.to_string().ends_with("make its directory first"), "{error}");
     }
 
     #[test]

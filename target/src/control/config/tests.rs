@@ -159,11 +159,3 @@ fn flags_are_refused_by_name() {
     );
     assert!(refused_flags("--reactors 1").contains("required"));
 }
-
-#[test]
-fn a_size_reads_as_it_was_written() {
-    for text in ["1GiB", "3MiB", "8KiB", "12KiB", "5TiB"] {
-        assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
-    }
-    assert_eq!("1g".parse::<Size>(), Ok(Size(1 << 30)));
-}

@@ -1,19 +1,19 @@
 //! Values as an operator writes them, on the command line or in a file.
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use arrayvec::ArrayString;
 use ironside_common::nvme::NqnError;
+use ironside_common::size::{self, SizeError};
 
 use super::{Backing, DEFAULT_PORT, Namespace};
 
 /// Why a value is not what its key takes.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ValueError {
-    #[error("`{0}` is not a size: write bytes, or a number and KiB, MiB, GiB or TiB")]
-    Size(String),
+    #[error(transparent)]
+    Size(#[from] SizeError),
     #[error("a size is a whole number of 4096-byte blocks, at least one")]
     Blocks,
     #[error("`{0}` is not an address: write 192.0.2.1:4420 or [2001:db8::1]:4420")]
@@ -42,22 +42,6 @@ pub enum ValueError {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Size(pub u64);
 
-const UNITS: [(&str, u32); 13] = [
-    ("", 0),
-    ("B", 0),
-    ("K", 10),
-    ("KB", 10),
-    ("KiB", 10),
-    ("M", 20),
-    ("MB", 20),
-    ("MiB", 20),
-    ("G", 30),
-    ("GB", 30),
-    ("GiB", 30),
-    ("T", 40),
-    ("TiB", 40),
-];
-
 impl Size {
     pub(super) const fn of(bytes: u64) -> Result<Self, ValueError> {
         if bytes == 0 || !bytes.is_multiple_of(4096) { Err(ValueError::Blocks) } else { Ok(Self(bytes)) }
@@ -67,26 +51,8 @@ impl Size {
 impl FromStr for Size {
     type Err = ValueError;
 
-    /// Units are powers of 1024, however they are written.
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let refused = || ValueError::Size(text.into());
-        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let number: u64 = number.parse().map_err(|_| refused())?;
-        let unit = unit.trim_start();
-        let (_, shift) =
-            UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(refused)?;
-        Self::of(number.checked_mul(1 << shift).ok_or_else(refused)?)
-    }
-}
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-        match units.iter().find(|(_, shift)| self.0.is_multiple_of(1 << shift)) {
-            Some((unit, shift)) => write!(f, "{}{unit}", self.0 >> shift),
-            None => write!(f, "{}", self.0),
-        }
+        Self::of(text.parse::<size::Size>()?.0)
     }
 }
 
