@@ -2,7 +2,6 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::Parser;
 use ironside_target::control::cli::{self, Cli, Command};
 use ironside_target::control::config::{Config, ConfigError};
 use ironside_target::serve::{self, ServeError};
@@ -12,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     start_logging(cli.verbose);
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,8 +1,10 @@
 //! The command line of `ironside-target`.
+use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use ironside_common::nvme::Nqn;
@@ -82,6 +84,29 @@ struct Flags {
     state_dir: Option<PathBuf>,
 }
 
+impl Cli {
+    /// What a command line says.
+    ///
+    /// # Errors
+    /// What is wrong with it, in clap's words but for one which would list every option there is.
+    pub fn read<I, T>(line: I) -> Result<Self, clap::Error>
+    where
+        I: IntoIterator<Item = T>,
+        T: Into<OsString> + Clone,
+    {
+        Self::try_parse_from(line).map_err(|error| {
+            let named = |value: &ContextValue| value.to_string().starts_with("--config");
+            if error.kind() == ErrorKind::ArgumentConflict
+                && error.get(ContextKind::InvalidArg).is_some_and(named)
+            {
+                let message = "--config takes everything from its file; no other option of serve goes with it";
+                return Self::command().error(ErrorKind::ArgumentConflict, message);
+            }
+            error
+        })
+    }
+}
+
 /// Writes one manual page for the program and one for each command into `directory`, which is made.
 ///
 /// # Errors
@@ -145,6 +170,15 @@ fn default_address() -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_and_flags_are_refused_in_one_line() {
+        let error = Cli::read(["ironside-target", "serve", "--config", "a", "--state-dir", "b"]).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("no other option") && !text.contains("--allow-host"), "{text}");
+        let error = Cli::read(["ironside-target", "serve", "--colour"]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnknownArgument);
+    }
 
     #[test]
     fn the_command_line_is_consistent_and_documented() {
