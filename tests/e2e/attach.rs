@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod bench;
 #[cfg(test)]
+mod conditions;
+#[cfg(test)]
 mod media;
 #[cfg(test)]
 mod reload;
@@ -43,7 +45,12 @@ fn an_attachment_is_listed_described_guarded_and_ended() {
     let controller: Value =
         serde_json::from_str(&bench.initiator.succeed(&["id-ctrl", name, "-o", "json"])).unwrap();
     assert_eq!(controller["subnqn"].as_str(), Some(nqn.as_str()));
-    assert!(bench.initiator.succeed(&["id-ns", socket]).contains("nsze      : 0x4000"));
+    assert!(bench.initiator.succeed(&["id-ns", socket]).contains("nsze    : 0x4000"));
+    let namespace: Value =
+        serde_json::from_str(&bench.initiator.succeed(&["id-ns", name, "-o", "json"])).unwrap();
+    let used = namespace["lbafs"].as_array().unwrap().iter().find(|format| format["in_use"] == 1);
+    assert_eq!(used.unwrap()["ds"], 12);
+    assert!(controller["psds"].is_array() && controller["dctype"].is_number());
 
     let port = bench.target().port.to_string();
     let again = ["connect", "-a", "127.0.0.1", "-s", &port, "-n", &nqn, "--via", "nbd"];
@@ -66,11 +73,13 @@ fn what_a_target_offers_is_discovered() {
     let port = bench.target().port.to_string();
     let json = bench.initiator.succeed(&["discover", "-a", "127.0.0.1", "-s", &port, "-o", "json"]);
     let found: Value = serde_json::from_str(&json).unwrap();
+    assert!(found["genctr"].is_u64());
     let record =
         found["records"].as_array().unwrap().iter().find(|r| r["subtype"] == "nvme subsystem").unwrap();
     assert_eq!(record["subnqn"].as_str(), Some(bench.target().nqn.as_str()));
     assert_eq!(record["trsvcid"].as_str(), Some(port.as_str()));
     let text = bench.initiator.succeed(&["discover", "-t", "rdma", "-a", "127.0.0.1", "-s", &port]);
+    assert!(text.contains("Generation counter "), "{text}");
     assert!(text.contains("trtype:  rdma\nadrfam:  ipv4\n"), "{text}");
 }
 

@@ -54,10 +54,21 @@ impl Target {
     #[must_use]
     pub fn serve_at(port: u16, place: &Path, namespaces: &[&str]) -> Self {
         let nqn = format!("nqn.2014-08.org.example:e2e-{port}");
+        let namespaces = namespaces.iter().flat_map(|namespace| ["--namespace", namespace]);
+        let options: Vec<_> = ["--allow-any-host"].into_iter().chain(namespaces).collect();
+        Self::serve_as(&nqn, port, place, &options)
+    }
+
+    /// A subsystem of this name, with these options of `ironside-target serve`.
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    #[must_use]
+    pub fn serve_as(nqn: &str, port: u16, place: &Path, options: &[&str]) -> Self {
         let listen = format!("127.0.0.1:{port}");
-        let mut arguments = vec!["--allow-any-host", "--reactors", "1", "--nqn", &nqn, "--listen", &listen];
-        arguments.extend(namespaces.iter().flat_map(|namespace| ["--namespace", namespace]));
-        Self::start(port, nqn.clone(), place, &arguments)
+        let mut arguments = vec!["--reactors", "1", "--nqn", nqn, "--listen", &listen];
+        arguments.extend(options);
+        Self::start(port, nqn.into(), place, &arguments)
     }
 
     /// Serves what `target.toml` in this place says: a subsystem of this name, on this port.

@@ -85,8 +85,8 @@ impl fmt::Display for AddressFamily {
         f.write_str(match *self {
             Self::IPV4 => "ipv4",
             Self::IPV6 => "ipv6",
-            Self::INFINIBAND => "ib",
-            Self::FC => "fc",
+            Self::INFINIBAND => "infiniband",
+            Self::FC => "fibre-channel",
             Self(other) => return write!(f, "address family {other}"),
         })
     }

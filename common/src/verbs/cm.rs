@@ -55,6 +55,9 @@ pub enum RejectReason {
     Unreachable(String),
     #[error("no answer within the time allowed")]
     TimedOut,
+    /// The peer asked for CRC32C, and we would not have it.
+    #[error("the peer insists on CRC32C")]
+    CrcRequired,
     #[error("the peer does not speak the protocol: {0}")]
     Protocol(String),
 }

@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use ironside_common::nvme::Nqn;
-use ironside_common::nvme::discovery::Entry;
 
 use super::{AttachError, AttachOptions, Attached, Description};
-use crate::host::{HostOptions, Role};
+use crate::host::{DiscoveryLog, HostOptions, Role};
 
 /// Reads the discovery log at the address the options name; their NQN does not matter.
 ///
 /// # Errors
 /// Why it could not be read.
-pub fn discover(options: AttachOptions) -> Result<Vec<Entry>, AttachError> {
+pub fn discover(options: AttachOptions) -> Result<DiscoveryLog, AttachError> {
     let host = HostOptions {
         nqn: Nqn::discovery(),
         role: Role::Discovery,

@@ -14,13 +14,14 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ironside_common::memory::SizeClass;
-use ironside_common::nvme::discovery::Entry;
+use ironside_common::provider::soft;
 use ironside_common::reactor::{RingError, Sender, mailbox};
 
 use crate::host::{
-    ConnectError, Controller, Counters, HostEvent, HostOptions, Namespace, NamespaceError, OptionsError,
+    ConnectError, Controller, Counters, DiscoveryLog, HostEvent, HostOptions, Namespace, NamespaceError,
+    OptionsError,
 };
-use crate::volume::{Geometry, State};
+use crate::volume::State;
 
 pub use export::{Context, Export, Site};
 pub use inquiry::{discover, inquire};
@@ -39,12 +40,33 @@ const BUFFERS: [SizeClass; 4] = [
     SizeClass { size: 1 << 20, count: 64 },
 ];
 
+/// Whether the stream is protected by CRC32C (RFC 5044). It is whenever either side asks for it.
+#[derive(
+    Clone, Copy, Debug, Default, serde::Deserialize, Eq, PartialEq, serde::Serialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Crc {
+    /// Always
+    #[default]
+    On,
+    /// Never: a target which asks for it is not connected to
+    Off,
+    /// If the target asks for it
+    Peer,
+}
+
+impl Crc {
+    fn settings(self) -> soft::Settings {
+        let (crc, refuse_crc) = (self == Self::On, self == Self::Off);
+        soft::Settings { crc, refuse_crc, ..soft::Settings::default() }
+    }
+}
+
 /// Which controller to attach, and how.
 #[derive(Clone, Debug)]
 pub struct AttachOptions {
     pub host: HostOptions,
-    /// Protect the stream by CRC32C. It is used if either side asks for it.
-    pub crc: bool,
+    pub crc: Crc,
     /// The core to run on; any, if not given.
     pub core: Option<usize>,
     /// The buffers there are for exports, sizes ascending.
@@ -55,7 +77,7 @@ impl AttachOptions {
     /// With CRC, on any core, with buffers for every purpose.
     #[must_use]
     pub fn new(host: HostOptions) -> Self {
-        Self { host, crc: true, core: None, buffers: BUFFERS.to_vec() }
+        Self { host, crc: Crc::On, core: None, buffers: BUFFERS.to_vec() }
     }
 }
 
@@ -68,11 +90,11 @@ pub enum AttachError {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Ring(#[from] RingError),
-    #[error("no memory for buffers")]
-    Memory(#[source] io::Error),
-    #[error("no thread to run on")]
-    Thread(#[source] io::Error),
-    #[error("core {core} cannot be used")]
+    #[error("no memory for buffers: {0}")]
+    Memory(io::Error),
+    #[error("no thread to run on: {0}")]
+    Thread(io::Error),
+    #[error("core {core} cannot be used: {source}")]
     Core { core: usize, source: io::Error },
     #[error("its reactor ended unexpectedly; this is a bug")]
     Gone,
@@ -87,8 +109,8 @@ pub enum ExportError {
     Twice(u32),
     #[error("no more than 255 namespaces can be exported at once")]
     TooMany,
-    #[error("the export could not be made")]
-    Make(#[source] io::Error),
+    #[error("the export could not be made: {0}")]
+    Make(io::Error),
     #[error("its reactor has ended")]
     Gone,
 }
@@ -103,7 +125,7 @@ pub struct Description {
     pub skipped: Vec<(u32, NamespaceError)>,
     pub io_queues: usize,
     /// The discovery log, of a discovery controller.
-    pub discovered: Vec<Entry>,
+    pub discovered: DiscoveryLog,
 }
 
 /// How an attached controller is doing.
@@ -115,10 +137,15 @@ pub struct Status {
     pub counters: Counters,
     pub cntlid: Option<u16>,
     pub io_queues: usize,
-    /// NSID and what its volume is like now.
-    pub volumes: Vec<(u32, Geometry)>,
-    /// The last thing that went wrong with the connection.
+    pub controller: Option<Controller>,
+    /// As they are now, those which are not there any more too.
+    pub namespaces: Vec<Namespace>,
+    /// The last thing that went wrong with the connection, while it is not made again.
     pub last_error: Option<String>,
+    /// Attempts to reconnect that have failed.
+    pub failed_attempts: usize,
+    /// For how long reconnecting is still tried; nothing while connected, or if it goes on for ever.
+    pub gives_up_in: Option<Duration>,
 }
 
 /// Makes an export in the reactor's thread.

@@ -13,7 +13,7 @@ use ironside_common::verbs::{Token, Verbs};
 use super::{
     AttachError, AttachOptions, Context, Description, Export, ExportError, Letter, MakeExport, Site, Status,
 };
-use crate::host::{Host, HostEvent};
+use crate::host::{Host, HostEvent, Namespace};
 use crate::volume::State;
 
 /// Entries of the ring; more in flight are submitted as these complete.
@@ -99,7 +99,7 @@ impl HostReactor {
         let classes = if options.buffers.is_empty() { &least } else { &options.buffers[..] };
         let pool = Pool::new(&memory, classes).map_err(AttachError::Memory)?;
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
-        let settings = soft::Settings { crc: options.crc, seed, ..soft::Settings::default() };
+        let settings = soft::Settings { seed, ..options.crc.settings() };
         let mut soft = Soft::new(Rc::clone(&memory), Box::new(TcpDialer), settings);
         let mut host = Host::new(options.host, Rc::clone(&memory)).map_err(AttachError::Memory)?;
         let now = clock::now();
@@ -160,15 +160,17 @@ impl HostReactor {
     }
 
     fn status(&self, now: Time) -> Status {
-        let volumes = self.host.namespaces().iter().filter(|namespace| namespace.available);
         Status {
             state: self.state,
             since: now.since(self.state_since),
             counters: self.host.counters(),
             cntlid: self.host.cntlid(),
             io_queues: self.host.io_queues(),
-            volumes: volumes.map(|namespace| (namespace.nsid, namespace.geometry)).collect(),
+            controller: self.host.controller().cloned(),
+            namespaces: self.host.namespaces().to_vec(),
             last_error: self.last_error.clone(),
+            failed_attempts: self.host.failed_attempts(),
+            gives_up_in: self.host.gives_up_at().map(|at| at.since(now)),
         }
     }
 
@@ -204,13 +206,22 @@ impl HostReactor {
                 }
             }
             HostEvent::Failed(error) => {
-                self.last_error = Some(error.to_string());
+                self.last_error = Some(if error.is_final() {
+                    format!("the target refuses for good (it says not to try again): {error}")
+                } else {
+                    error.to_string()
+                });
                 match self.ready.take() {
                     Some(ready) => {
                         let _ = ready.try_send(Err(error.clone().into()));
                         self.phase = Phase::Over;
                     }
-                    None => tracing::error!(%nqn, %error, "given up; every request fails"),
+                    None if error.is_final() => tracing::error!(
+                        %nqn, %error,
+                        "the target refuses and says not to try again; every request fails from now on: \
+                         disconnect, and connect again once it serves this host"
+                    ),
+                    None => tracing::error!(%nqn, %error, "given up; every request fails from now on"),
                 }
             }
             HostEvent::Lost(fault) => {
@@ -221,13 +232,32 @@ impl HostReactor {
                 tracing::info!(%nqn, %error, "not reconnected yet");
                 self.last_error = Some(error.to_string());
             }
-            HostEvent::NamespaceChanged(namespace) => self.tell_of_change(ring, *namespace, now),
-            HostEvent::NamespaceAdded(_) | HostEvent::Closed => {}
+            HostEvent::NamespaceChanged(namespace) => {
+                self.log_change(*namespace);
+                self.tell_of_change(ring, *namespace, now);
+            }
+            HostEvent::NamespaceAdded(namespace) => {
+                let nsid = self.host.namespaces()[*namespace].nsid;
+                tracing::debug!(%nqn, nsid, "namespace found");
+            }
+            HostEvent::Closed => tracing::info!(%nqn, "disconnected"),
         }
         // A full channel has no reader who cares.
         let _ = self.events.try_send(event);
         if self.host.state() != self.state {
             (self.state, self.state_since) = (self.host.state(), now);
+        }
+    }
+
+    fn log_change(&self, namespace: usize) {
+        let nqn = self.host.options().nqn;
+        let Namespace { nsid, available, replacement, geometry, .. } = &self.host.namespaces()[namespace];
+        match (available, replacement) {
+            (true, _) => tracing::info!(%nqn, nsid, size = geometry.size, "the namespace has changed"),
+            (false, None) => tracing::warn!(%nqn, nsid, "the namespace is gone; its requests fail"),
+            (false, Some(other)) => {
+                tracing::warn!(%nqn, nsid, %other, "another namespace has this number now; requests fail");
+            }
         }
     }
 
@@ -245,7 +275,7 @@ impl HostReactor {
             namespaces: self.host.namespaces().to_vec(),
             skipped: self.host.skipped().to_vec(),
             io_queues: self.host.io_queues(),
-            discovered: self.host.discovered().to_vec(),
+            discovered: self.host.discovered().cloned().unwrap_or_default(),
         })
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::error::CliError;
+use crate::attach::Crc;
 use crate::host::HostOptions;
 
 /// The transports there are.
@@ -32,24 +33,6 @@ pub(super) struct Output {
     /// How to print the result
     #[arg(short = 'o', long, value_name = "FORMAT", default_value = "normal")]
     pub(super) output_format: Format,
-}
-
-/// Whether MPA frames carry a CRC32C.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Crc {
-    /// Always
-    #[default]
-    On,
-    /// Only if the target asks for it: faster, for links that are trusted
-    Peer,
-}
-
-impl Crc {
-    /// Whether we ask for it. It is used if either side does.
-    pub(super) fn is_wanted(self) -> bool {
-        self == Self::On
-    }
 }
 
 /// Where a target is, and who asks.

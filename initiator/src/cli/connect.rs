@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ironside_common::nvme::Nqn;
+use ironside_common::size::Size;
 use serde_json::json;
 
 use super::arguments::{Format, Output, Target};
@@ -63,21 +64,26 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if !arguments.duplicate_connect {
         refuse_a_second(&specification)?;
     }
+    if let Err(wanted) = super::log::filter() {
+        eprintln!(
+            "ironside: IRONSIDE_LOG is ignored: {wanted:?} is no filter; write for instance ironside_initiator=debug"
+        );
+    }
     let attachment = start(&specification)?;
     match arguments.output.output_format {
         Format::Normal => {
-            let Attachment { name, device, reason, nqn, nsid, .. } = &attachment;
-            let size = table::decimal_size(attachment.size).split_whitespace().collect::<Vec<_>>().join(" ");
+            let Attachment { name, device, reason, nsid, volume, .. } = &attachment;
             println!("{}", device.display());
+            let (nqn, size) = (attachment.specification.nqn, Size(volume.size));
             eprintln!("{name}: {nqn} namespace {nsid}, {size}, via {reason}");
         }
         Format::Json => table::print_json(&json!({
             "DevicePath": attachment.device,
             "Name": attachment.name,
             "NameSpace": attachment.nsid,
-            "SubsystemNQN": attachment.nqn.as_str(),
-            "PhysicalSize": attachment.size,
-            "SectorSize": attachment.block_size,
+            "SubsystemNQN": attachment.specification.nqn.as_str(),
+            "PhysicalSize": attachment.volume.size,
+            "SectorSize": attachment.volume.block_size,
             "Via": attachment.via,
             "Reason": attachment.reason,
             "Process": attachment.pid,
@@ -112,8 +118,8 @@ fn specification(arguments: &Arguments) -> Result<Specification, CliError> {
 fn refuse_a_second(wanted: &Specification) -> Result<(), CliError> {
     let entries = Directory::open()?.entries()?;
     let is_the_same = |attachment: &Attachment| {
-        attachment.address == wanted.address
-            && attachment.nqn == wanted.nqn
+        attachment.specification.address == wanted.address
+            && attachment.specification.nqn == wanted.nqn
             && wanted.nsid.is_none_or(|nsid| attachment.nsid == nsid)
     };
     let mut alive = entries.into_iter().filter(super::attachment::Entry::is_alive);

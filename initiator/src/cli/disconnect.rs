@@ -17,7 +17,7 @@ use super::table;
 /// process of the attachment is.
 #[derive(Args, Debug)]
 pub(super) struct Arguments {
-    /// Everything attached of the subsystem of this name
+    /// Everything attached of the subsystem of this name, be it nothing
     #[arg(short = 'n', long, value_name = "NQN", required_unless_present_any = ["device", "name"])]
     nqn: Option<Nqn>,
     /// The attachment with this device, for instance /dev/loop0
@@ -42,7 +42,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let word = arguments.device.as_deref().or(arguments.name.as_deref());
     let is_meant = |entry: &Entry| match (&entry.attachment, word) {
         (Some(attachment), Some(word)) => attachment.is_called(word),
-        (Some(attachment), None) => arguments.nqn == Some(attachment.nqn),
+        (Some(attachment), None) => arguments.nqn == Some(attachment.specification.nqn),
         // Left half made: by its name alone.
         (None, word) => word == Some(entry.name().as_str()),
     };

@@ -8,6 +8,7 @@ use super::arguments::{Format, Output, Target};
 use super::error::CliError;
 use super::table;
 use crate::attach::{self, AttachOptions};
+use crate::host::DiscoveryLog;
 
 /// Show which subsystems a target offers
 #[derive(Args, Debug)]
@@ -20,13 +21,14 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let options = arguments.target.options(Nqn::discovery())?;
-    let address = options.address;
-    let options = AttachOptions { crc: arguments.target.crc.is_wanted(), ..AttachOptions::new(options) };
-    let found = attach::discover(options).map_err(|source| CliError::Attach { address, source })?;
+    let attach = AttachOptions { crc: arguments.target.crc, ..AttachOptions::new(options.clone()) };
+    let options = Box::new(options);
+    let DiscoveryLog { generation, entries } =
+        attach::discover(attach).map_err(|source| CliError::Attach { options, source })?;
     match arguments.output.output_format {
         Format::Normal => {
-            println!("\nDiscovery Log Number of Records {}", found.len());
-            for (index, entry) in found.iter().enumerate() {
+            println!("\nDiscovery Log Number of Records {}, Generation counter {generation}", entries.len());
+            for (index, entry) in entries.iter().enumerate() {
                 println!("=====Discovery Log Entry {index}======");
                 for (name, value) in fields(entry) {
                     // The columns of nvme-cli.
@@ -37,24 +39,28 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
                     } else {
                         9
                     };
-                    println!("{:<width$}{}", format!("{name}:"), text(&value));
+                    println!("{:<width$}{}", format!("{name}:"), text(name, &value));
                 }
             }
         }
         Format::Json => {
-            let records: Vec<_> = found
+            let records: Vec<_> = entries
                 .iter()
                 .map(|entry| fields(entry).into_iter().map(|(name, value)| (name.to_owned(), value)))
                 .map(|fields| Value::Object(fields.collect::<Map<_, _>>()))
                 .collect();
-            table::print_json(&json!({ "records": records }));
+            table::print_json(&json!({ "genctr": generation, "records": records }));
         }
     }
     Ok(())
 }
 
-fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+fn text(name: &str, value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) if name == "rdma_pkey" => format!("{:#06x}", number.as_u64().unwrap_or(0)),
+        other => other.to_string(),
+    }
 }
 
 /// An entry in nvme-cli's words and order.
@@ -70,15 +76,35 @@ fn fields(entry: &Entry) -> Vec<(&'static str, Value)> {
         ("traddr", entry.address().into()),
         ("eflags", flags(entry.flags.get()).into()),
     ];
-    if entry.transport_type() == TransportType::RDMA {
-        fields.extend([
+    match entry.transport_type() {
+        TransportType::RDMA => fields.extend([
             ("rdma_prtype", provider(entry.tsas.provider).into()),
-            ("rdma_qptype", (if entry.tsas.qp_type == 1 { "connected" } else { "unrecognized" }).into()),
+            ("rdma_qptype", queue_pair(entry.tsas.qp_type).into()),
             ("rdma_cms", (if entry.tsas.cm_service == 1 { "rdma-cm" } else { "unrecognized" }).into()),
-            ("rdma_pkey", format!("{:#06x}", entry.tsas.pkey.get()).into()),
-        ]);
+            ("rdma_pkey", entry.tsas.pkey.get().into()),
+        ]),
+        // The same byte says something else of this transport.
+        TransportType::TCP => fields.push(("sectype", security(entry.tsas.qp_type).into())),
+        _ => {}
     }
     fields
+}
+
+fn queue_pair(qptype: u8) -> &'static str {
+    match qptype {
+        1 => "connected",
+        2 => "datagram",
+        _ => "unrecognized",
+    }
+}
+
+fn security(sectype: u8) -> &'static str {
+    match sectype {
+        0 => "none",
+        1 => "tls",
+        2 => "tls13",
+        _ => "unrecognized",
+    }
 }
 
 fn requirements(treq: u8) -> String {
@@ -93,7 +119,11 @@ fn requirements(treq: u8) -> String {
 }
 
 fn flags(eflags: u16) -> String {
-    let names = [(1 << 0, "duplicate discovery information"), (1 << 1, "explicit discovery connections")];
+    let names = [
+        (1 << 1, "explicit discovery connections"),
+        (1 << 0, "duplicate discovery information"),
+        (1 << 2, "no cdc connectivity"),
+    ];
     let set: Vec<_> = names.into_iter().filter(|(bit, _)| eflags & bit != 0).map(|(_, name)| name).collect();
     if set.is_empty() { "none".into() } else { set.join(", ") }
 }

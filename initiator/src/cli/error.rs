@@ -1,17 +1,20 @@
 //! What may go wrong with a command, who can do something about it, and what.
+mod device;
+
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use ironside_common::identity::IdentityError;
+use ironside_common::nvme::fabrics::InvalidParameter;
+use ironside_common::verbs::RejectReason;
 use serde::{Deserialize, Serialize};
 
 use super::attachment::DirectoryError;
 use crate::attach::{AttachError, ExportError};
 use crate::export::loop_device::LoopError;
 use crate::export::usage::Use;
-use crate::host::{ConnectError, NamespaceError, OptionsError};
+use crate::host::{ConnectError, HostOptions, NamespaceError, OptionsError};
 
 /// Kinds of failure: the exit status.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -34,8 +37,8 @@ pub enum CliError {
     Identity(#[from] IdentityError),
     #[error(transparent)]
     Options(#[from] OptionsError),
-    #[error("cannot connect to {address}: {source}")]
-    Attach { address: SocketAddr, source: AttachError },
+    #[error("{}", refused(options, source))]
+    Attach { options: Box<HostOptions>, source: AttachError },
     #[error("the subsystem has no namespace that can be used{}", reasons(skipped))]
     NoNamespace { skipped: Vec<(u32, NamespaceError)> },
     #[error("the subsystem has no namespace {nsid}; it has {}", list(found))]
@@ -63,6 +66,10 @@ pub enum CliError {
     NoAnswer { name: String, source: io::Error },
     #[error("{name} could not be detached: {message}")]
     NotDetached { name: String, message: String },
+    #[error("a block device (--via fuse) takes root")]
+    BlockDeviceTakesRoot,
+    #[error("a block device (--via fuse) takes {missing}, which is missing")]
+    NoDriver { missing: &'static str },
     #[error("cannot mount a FUSE file system at {}: {source}", path.display())]
     Mount { path: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -94,6 +101,8 @@ impl CliError {
             | Self::Export(_)
             | Self::Write { .. } => Class::Failed,
             Self::Directory(_)
+            | Self::BlockDeviceTakesRoot
+            | Self::NoDriver { .. }
             | Self::Mount { .. }
             | Self::Loop(_)
             | Self::Nbd { .. }
@@ -106,27 +115,62 @@ impl CliError {
     pub fn remedy(&self) -> Option<String> {
         let remedy = match self {
             Self::Reported { remedy, .. } => return remedy.clone(),
-            Self::Attach { source: AttachError::Connect(ConnectError::HostNotAllowed { .. }), .. } => {
-                "have the target admit the NQN of this host: ironside-target serve --allow-host NQN"
-            }
-            Self::Attach { source: AttachError::Connect(ConnectError::InvalidParameter { .. }), .. } => {
-                "ironside discover shows the subsystems this host may connect to"
-            }
-            Self::Attach { source, .. } if class_of_attach(source) == Class::Unreachable => {
-                "check that the target runs, its address and port, and that no firewall is between"
-            }
+            Self::Attach { options, source } => return remedy_of_attach(options, source),
             Self::AttachedAlready { .. } => "use that, or attach it twice with --duplicate-connect",
             Self::NoSuchAttachment(_) => "ironside list shows what is attached",
             Self::InUse { .. } => {
                 "let go of it first (umount, swapoff), or use --force and lose what is unwritten"
             }
             Self::Stuck { .. } | Self::NoAnswer { .. } => "--force ends the attach process whatever it does",
-            Self::Mount { .. } => "FUSE takes /dev/fuse, and root or fusermount3; --via nbd does without",
-            Self::Loop(_) => "loop devices take root and the loop driver; --via nbd does without",
+            Self::BlockDeviceTakesRoot => "run it as root, or use --via nbd, which any user may",
+            Self::NoDriver { missing: "/dev/fuse" } => {
+                "load the driver (modprobe fuse; in a container, hand in /dev/fuse), or use --via nbd"
+            }
+            Self::NoDriver { .. } => {
+                "load the driver (modprobe loop; in a container, hand in /dev/loop-control), or use --via nbd"
+            }
+            Self::Mount { source, .. } => return Some(device::mount_remedy(source)),
+            Self::Loop(error) => return Some(device::loop_remedy(error)),
             _ => return None,
         };
         Some(remedy.into())
     }
+}
+
+/// Who refuses whom, or what else went wrong.
+fn refused(options: &HostOptions, error: &AttachError) -> String {
+    let HostOptions { address, nqn, host_nqn, .. } = options;
+    match error {
+        AttachError::Connect(ConnectError::HostNotAllowed { .. }) => {
+            format!("{nqn} at {address} does not admit this host, {host_nqn}")
+        }
+        AttachError::Connect(ConnectError::InvalidParameter { parameter, .. })
+            if *parameter == InvalidParameter::SUBNQN =>
+        {
+            format!("there is no subsystem {nqn} at {address}, or not for this host, {host_nqn}")
+        }
+        _ => format!("cannot connect to {address}: {error}"),
+    }
+}
+
+fn remedy_of_attach(options: &HostOptions, error: &AttachError) -> Option<String> {
+    Some(match error {
+        AttachError::Connect(ConnectError::HostNotAllowed { .. }) => format!(
+            "have the target admit it (ironside-target serve --allow-host {}), or come as another host with -q",
+            options.host_nqn
+        ),
+        AttachError::Connect(ConnectError::InvalidParameter { .. }) => {
+            "ironside discover shows the subsystems this host may connect to".into()
+        }
+        AttachError::Connect(ConnectError::Refused { reason, .. }) if **reason == RejectReason::CrcRequired => {
+            "connect with --crc peer or --crc on, or have the target do without (ironside-target serve --crc off)"
+                .into()
+        }
+        _ if class_of_attach(error) == Class::Unreachable => {
+            "check that the target runs, its address and port, and that no firewall is between".into()
+        }
+        _ => return None,
+    })
 }
 
 fn class_of_attach(error: &AttachError) -> Class {
@@ -136,6 +180,7 @@ fn class_of_attach(error: &AttachError) -> Class {
         _ => return Class::System,
     };
     match error {
+        ConnectError::Refused { reason, .. } if **reason == RejectReason::CrcRequired => Class::Refused,
         ConnectError::Refused { .. }
         | ConnectError::TimedOut { .. }
         | ConnectError::Broken { .. }
@@ -150,4 +195,29 @@ fn list<T: std::fmt::Display>(items: &[T]) -> String {
 
 fn reasons(skipped: &[(u32, NamespaceError)]) -> String {
     skipped.iter().map(|(nsid, error)| format!("; {nsid}: {error}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ironside_common::nvme::Status;
+
+    use super::*;
+    use crate::host::Refusal;
+
+    #[test]
+    fn a_host_which_is_not_admitted_is_told_its_name() {
+        let nqn = |name: &str| format!("nqn.2014-08.org.example:{name}").parse().unwrap();
+        let address = "192.0.2.1:4420".parse().unwrap();
+        let options = Box::new(HostOptions::new(address, nqn("disk"), nqn("me"), uuid::Uuid::nil()));
+        let refusal = Refusal { status: Status::CONNECT_INVALID_HOST, value: 0 };
+        let source = AttachError::Connect(ConnectError::HostNotAllowed { refusal });
+        let error = CliError::Attach { options, source };
+        assert_eq!(
+            error.to_string(),
+            "nqn.2014-08.org.example:disk at 192.0.2.1:4420 does not admit this host, nqn.2014-08.org.example:me"
+        );
+        let remedy = error.remedy().unwrap();
+        assert!(remedy.contains("--allow-host nqn.2014-08.org.example:me") && remedy.contains("-q"), "{remedy}");
+        assert_eq!(error.class(), Class::Refused);
+    }
 }

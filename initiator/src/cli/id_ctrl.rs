@@ -1,6 +1,5 @@
 //! `ironside id-ctrl`: Identify Controller, field by field.
 use clap::Args;
-use ironside_common::nvme::identify::Controller;
 
 use super::arguments::Output;
 use super::error::CliError;
@@ -20,8 +19,6 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let found = inquire(arguments.subject.resolve()?)?;
-    let structure: &Controller = zerocopy::transmute_ref!(&*found.controller.identify);
-    let format = arguments.output.output_format;
-    identify::print("NVME Identify Controller", &identify::controller(structure), format);
+    identify::print_controller(&found.controller.identify, arguments.output.output_format);
     Ok(())
 }

@@ -1,8 +1,7 @@
 //! `ironside id-ns`: Identify Namespace, field by field.
 use clap::Args;
-use ironside_common::nvme::identify::Namespace;
 
-use super::arguments::{Format, Output};
+use super::arguments::Output;
 use super::error::CliError;
 use super::identify;
 use super::inquiry::{Subject, choose, inquire};
@@ -26,15 +25,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let nsid = arguments.namespace_id.or(asked.nsid);
     let found = inquire(asked)?;
     let namespace = choose(&found, nsid)?;
-    let structure: &Namespace = zerocopy::transmute_ref!(&*namespace.identify);
-    let format = arguments.output.output_format;
-    identify::print(
-        &format!("NVME Identify Namespace {}", namespace.nsid),
-        &identify::namespace(structure),
-        format,
-    );
-    if format == Format::Normal {
-        identify::formats(structure).for_each(|line| println!("{line}"));
-    }
+    identify::print_namespace(namespace.nsid, &namespace.identify, arguments.output.output_format);
     Ok(())
 }

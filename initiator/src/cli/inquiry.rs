@@ -2,10 +2,10 @@
 use clap::Args;
 use ironside_common::nvme::Nqn;
 
-use super::arguments::{Crc, Target, Transport};
+use super::arguments::{Target, Transport};
 use super::attachment::{Attachment, Directory};
 use super::error::CliError;
-use crate::attach::{self, AttachOptions, Description};
+use crate::attach::{self, AttachOptions, Crc, Description};
 use crate::host::{HostOptions, Namespace};
 
 /// Whom to ask: something attached, or a controller by its address and name.
@@ -44,7 +44,7 @@ pub(super) struct Asked {
 
 impl Asked {
     fn attach_options(self) -> AttachOptions {
-        AttachOptions { crc: self.crc.is_wanted(), ..AttachOptions::new(self.options) }
+        AttachOptions { crc: self.crc, ..AttachOptions::new(self.options) }
     }
 }
 
@@ -74,14 +74,14 @@ fn attached(word: &str) -> Result<Asked, CliError> {
     let mut attachments = Directory::open()?.entries()?.into_iter().filter_map(|entry| entry.attachment);
     let found = attachments.find(|attachment| attachment.is_called(word));
     let attachment = found.ok_or_else(|| CliError::NoSuchAttachment(word.into()))?;
-    let Attachment { address, nqn, host_nqn, host_id, crc, nsid, .. } = attachment;
-    Ok(Asked { options: HostOptions::new(address, nqn, host_nqn, host_id), crc, nsid: Some(nsid) })
+    let Attachment { specification, nsid, .. } = attachment;
+    Ok(Asked { options: specification.options(), crc: specification.crc, nsid: Some(nsid) })
 }
 
 /// Asks the controller what it is.
 pub(super) fn inquire(asked: Asked) -> Result<Description, CliError> {
-    let address = asked.options.address;
-    attach::inquire(asked.attach_options()).map_err(|source| CliError::Attach { address, source })
+    let options = Box::new(asked.options.clone());
+    attach::inquire(asked.attach_options()).map_err(|source| CliError::Attach { options, source })
 }
 
 /// The namespace meant: the one named, or the only one.

@@ -1,10 +1,12 @@
 //! `ironside list`: what is attached, in nvme-cli's columns.
 use clap::Args;
-use ironside_common::nvme::text;
+use ironside_common::size::Size;
 use serde_json::{Value, json};
 
 use super::arguments::{Format, Output};
-use super::attachment::{Answer, Attachment, Directory, Entry, Question, ask};
+use super::attachment::{
+    Answer, Attachment, Condition, Directory, Entry, Question, Status, VolumeFacts, ask,
+};
 use super::error::CliError;
 use super::table;
 
@@ -32,38 +34,81 @@ const COLUMNS: [(&str, usize); 8] = [
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let mut found = Vec::new();
     for entry in Directory::open()?.entries()? {
-        if let Some(attachment) = entry.attachment.clone() {
-            found.push((attachment, state(&entry)));
-        }
+        found.extend(look(&entry));
         tidy(entry);
     }
-    found.retain(|(_, state)| state != GONE);
     match arguments.output.output_format {
         Format::Normal => {
-            let rows: Vec<_> = found.iter().map(|(attachment, _)| row(attachment)).collect();
+            let rows: Vec<_> = found.iter().map(|status| row(&status.attachment)).collect();
             table::print_columns(&COLUMNS, &rows);
-            for (attachment, state) in found.iter().filter(|(_, state)| state != "live") {
-                println!("{}: {state}", attachment.name);
+            for Status { attachment, condition } in &found {
+                if let Some(text) = in_words(condition) {
+                    println!("{}: {text}", attachment.name);
+                }
             }
         }
         Format::Json => {
-            let devices: Vec<_> = found.iter().map(|(attachment, state)| device(attachment, state)).collect();
+            let devices: Vec<_> = found.iter().map(device).collect();
             table::print_json(&json!({ "Devices": devices }));
         }
     }
     Ok(())
 }
 
-const GONE: &str = "gone";
-
-/// How an attachment is, in a word.
-fn state(entry: &Entry) -> String {
+/// How an attachment is; nothing if it is left half made, or nothing is left of it that anybody uses.
+fn look(entry: &Entry) -> Option<Status> {
+    let attachment = entry.attachment.clone()?;
+    let without = |state: &str, reason: String| {
+        let (state, reason) = (state.into(), Some(reason));
+        Condition { state, seconds: 0, reason, failed_attempts: 0, gives_up_in_seconds: None }
+    };
     if !entry.is_alive() {
-        return if entry.uses().is_empty() { GONE } else { "dead" }.into();
+        let condition = without("dead", "its process is gone".into());
+        return (!entry.uses().is_empty()).then_some(Status { attachment, condition });
     }
-    match ask(&entry.path, Question::Status) {
-        Ok((Answer::Status(status), _)) => status.state,
-        _ => "not answering".into(),
+    Some(match ask(&entry.path, Question::Status) {
+        Ok((Answer::Status(status), _)) => *status,
+        Ok(_) => {
+            Status { attachment, condition: without("not answering", "its process talks nonsense".into()) }
+        }
+        Err(error) => Status { attachment, condition: without("not answering", error.to_string()) },
+    })
+}
+
+/// Why something is not live, since when, what is done about it, and what may be.
+fn in_words(condition: &Condition) -> Option<String> {
+    let Condition { state, seconds, reason, failed_attempts, gives_up_in_seconds } = condition;
+    if state == "live" {
+        return None;
+    }
+    let mut text = state.clone();
+    if *seconds > 0 {
+        text.push_str(&format!(" for {}", span(*seconds)));
+    }
+    if let Some(reason) = reason {
+        text.push_str(&format!(": {reason}"));
+    }
+    match (state.as_str(), gives_up_in_seconds) {
+        ("connecting", Some(left)) => text.push_str(&format!(
+            "; requests wait, {failed_attempts} attempt(s) have failed, given up in {}",
+            span(*left)
+        )),
+        ("connecting", None) => {
+            text.push_str(&format!("; requests wait, {failed_attempts} attempt(s) have failed"));
+        }
+        ("gone" | "dead", _) => text.push_str("; requests fail: disconnect it, and connect again"),
+        _ => {}
+    }
+    Some(text)
+}
+
+/// A time as people say it, in its two largest units.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
     }
 }
 
@@ -85,38 +130,68 @@ fn tidy(entry: Entry) {
 }
 
 fn row(attachment: &Attachment) -> Vec<String> {
-    let size = table::decimal_size(attachment.size);
+    let VolumeFacts { size, block_size, used, serial, model, firmware } = &attachment.volume;
     vec![
         attachment.device.display().to_string(),
         attachment.name.clone(),
-        text::read(attachment.serial.as_bytes()),
-        text::read(attachment.model.as_bytes()),
+        serial.clone(),
+        model.clone(),
         attachment.nsid.to_string(),
-        format!("{} / {size}", table::decimal_size(attachment.used)),
-        format!("{} +  0 B", table::binary_size(attachment.block_size.into())),
-        text::read(attachment.firmware.as_bytes()),
+        format!("{:>11} / {:>11}", Size(*used), Size(*size)),
+        format!("{:>7} +  0 B", Size((*block_size).into())),
+        firmware.clone(),
     ]
 }
 
 /// nvme-cli's names, and ours behind them.
-fn device(attachment: &Attachment, state: &str) -> Value {
+fn device(status: &Status) -> Value {
+    let Status { attachment, condition } = status;
+    let (specification, volume) = (&attachment.specification, &attachment.volume);
+    let address = specification.address;
     json!({
         "NameSpace": attachment.nsid,
         "DevicePath": attachment.device,
-        "Firmware": attachment.firmware,
-        "ModelNumber": attachment.model,
-        "SerialNumber": attachment.serial,
-        "UsedBytes": attachment.used,
-        "MaximumLBA": attachment.size / u64::from(attachment.block_size.max(1)),
-        "PhysicalSize": attachment.size,
-        "SectorSize": attachment.block_size,
+        "Firmware": volume.firmware,
+        "ModelNumber": volume.model,
+        "SerialNumber": volume.serial,
+        "UsedBytes": volume.used,
+        "MaximumLBA": volume.size / u64::from(volume.block_size.max(1)),
+        "PhysicalSize": volume.size,
+        "SectorSize": volume.block_size,
         "Name": attachment.name,
-        "SubsystemNQN": attachment.nqn.as_str(),
+        "SubsystemNQN": specification.nqn.as_str(),
+        "HostNQN": specification.host_nqn.as_str(),
         "Transport": "rdma",
-        "Address": format!("traddr={},trsvcid={}", attachment.address.ip(), attachment.address.port()),
-        "State": state,
+        "Address": format!("traddr={},trsvcid={}", address.ip(), address.port()),
+        "State": condition.state,
+        "StateSeconds": condition.seconds,
+        "Reason": condition.reason,
+        "FailedAttempts": condition.failed_attempts,
+        "GivesUpInSeconds": condition.gives_up_in_seconds,
         "Via": attachment.via,
         "ReadOnly": attachment.read_only,
         "Process": attachment.pid,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn condition(state: &str, reason: &str, gives_up_in_seconds: Option<u64>) -> Condition {
+        let (state, reason) = (state.into(), Some(reason.into()));
+        Condition { state, seconds: 75, reason, failed_attempts: 3, gives_up_in_seconds }
+    }
+
+    #[test]
+    fn what_is_not_live_says_why_and_since_when() {
+        assert_eq!(
+            in_words(&condition("connecting", "nobody listens", Some(525))).unwrap(),
+            "connecting for 1 min 15 s: nobody listens; requests wait, 3 attempt(s) have failed, given up in 8 min 45 s"
+        );
+        let dead = in_words(&condition("dead", "it was refused", None)).unwrap();
+        assert!(dead.contains("1 min 15 s: it was refused; requests fail: disconnect it"), "{dead}");
+        assert_eq!(in_words(&Condition { state: "live".into(), ..condition("", "", None) }), None);
+        assert_eq!((span(59), span(7265), span(90_000)), ("59 s".into(), "2 h 1 min".into(), "1 d 1 h".into()));
+    }
 }

@@ -12,6 +12,7 @@ mod id_ns;
 mod identify;
 mod inquiry;
 mod list;
+mod log;
 mod man;
 mod table;
 

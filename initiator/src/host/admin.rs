@@ -206,6 +206,8 @@ impl Host {
                     self.events.push_back(HostEvent::NamespaceChanged(index));
                 }
                 *known = namespace;
+            } else {
+                known.replacement = Some(namespace.identity);
             }
         }
         for (index, seen) in seen.into_iter().enumerate() {

@@ -17,11 +17,19 @@ const ENTRY_LENGTH: u32 = Entry::SIZE as u32;
 /// Entries that fit one read.
 const ENTRIES_PER_READ: u64 = 4;
 
+/// What a discovery controller knows.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct DiscoveryLog {
+    /// Another one says that something has changed.
+    pub generation: u64,
+    pub entries: Vec<Entry>,
+}
+
 /// How far the reader is.
 #[derive(Debug)]
 pub(super) enum Progress {
     More,
-    Complete(Vec<Entry>),
+    Complete(DiscoveryLog),
 }
 
 /// See the module's description.
@@ -68,7 +76,8 @@ impl LogReader {
             return Ok(Progress::More);
         }
         if header(data).0 == generation {
-            return Ok(Progress::Complete(std::mem::take(&mut self.entries)));
+            let entries = std::mem::take(&mut self.entries);
+            return Ok(Progress::Complete(DiscoveryLog { generation, entries }));
         }
         if self.attempts == ATTEMPTS_MAX {
             return Err(ConnectError::UnsteadyLog);

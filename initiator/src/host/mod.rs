@@ -37,7 +37,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ironside_common::memory::{Memory, Region};
-use ironside_common::nvme::discovery::Entry;
 use ironside_common::time::Time;
 use ironside_common::verbs::{Connections, HostVerbs, QpHandle, Sge};
 
@@ -51,6 +50,7 @@ use scan::Scan;
 use setup::{Association, Setup};
 
 pub use controller::Controller;
+pub use discovery::DiscoveryLog;
 pub use error::{ConnectError, Doing, Incompatible};
 pub use fault::Fault;
 pub use namespace::{IDENTIFY_LENGTH, Namespace, NamespaceError, NamespaceIdentity};
@@ -315,8 +315,21 @@ impl Host {
 
     /// The discovery log, for [`Role::Discovery`].
     #[must_use]
-    pub fn discovered(&self) -> &[Entry] {
-        self.association.as_ref().map_or(&[], |association| &association.discovered)
+    pub fn discovered(&self) -> Option<&DiscoveryLog> {
+        self.association.as_ref().map(|association| &association.discovered)
+    }
+
+    /// Attempts to reconnect that have failed since the connection was lost.
+    #[must_use]
+    pub fn failed_attempts(&self) -> usize {
+        // One more is under way, or waited for.
+        self.reconnect.attempts().saturating_sub(1)
+    }
+
+    /// When reconnecting ends for good; nothing while connected, or if it never does.
+    #[must_use]
+    pub fn gives_up_at(&self) -> Option<Time> {
+        self.reconnect.gives_up_at()
     }
 
     #[must_use]

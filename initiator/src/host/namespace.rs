@@ -1,4 +1,6 @@
 //! A namespace as the host came to know it, and whether the one found later under the same number is the same.
+use std::fmt;
+
 use ironside_common::nvme::identify;
 use uuid::Uuid;
 
@@ -30,6 +32,17 @@ pub struct NamespaceIdentity {
     pub eui64: Option<[u8; 8]>,
 }
 
+impl fmt::Display for NamespaceIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self { uuid: Some(uuid), .. } => write!(f, "UUID {uuid}"),
+            Self { nguid: Some(nguid), .. } => write!(f, "NGUID {}", nguid.simple()),
+            Self { eui64: Some(eui64), .. } => write!(f, "EUI64 {:016x}", u64::from_be_bytes(*eui64)),
+            Self { .. } => f.write_str("without an identifier"),
+        }
+    }
+}
+
 /// See the module's description.
 #[derive(Clone, Debug)]
 pub struct Namespace {
@@ -41,6 +54,8 @@ pub struct Namespace {
     pub zeroes_by_unmapping: bool,
     /// Whether it is there, and the one it was.
     pub available: bool,
+    /// What has its number instead, if something has.
+    pub replacement: Option<NamespaceIdentity>,
     /// Its Identify structure as it came.
     pub identify: Box<[u8; IDENTIFY_LENGTH]>,
 }
@@ -109,6 +124,7 @@ impl Namespace {
             limits: part_limits(&geometry, controller),
             zeroes_by_unmapping: wire.deallocated_reads_zero(),
             available: true,
+            replacement: None,
             identify: Box::new(*identify),
         })
     }

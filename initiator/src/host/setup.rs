@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use ironside_common::nvme::admin::{Cns, Identify, SetFeatures};
 use ironside_common::nvme::bits::{bit, bits};
-use ironside_common::nvme::discovery::Entry;
 use ironside_common::nvme::fabrics::{
     CNTLID_DYNAMIC, CNTLID_MAX, Connect, ConnectData, ConnectResponse, PropertyGet, PropertySet,
 };
@@ -16,7 +15,7 @@ use ironside_common::time::Time;
 use ironside_common::verbs::{PrivateData, RejectReason};
 
 use super::controller::Controller;
-use super::discovery::{LogReader, Progress};
+use super::discovery::{DiscoveryLog, LogReader, Progress};
 use super::error::{ConnectError, Doing, Incompatible};
 use super::namespace::{IDENTIFY_LENGTH, Namespace, NamespaceError};
 use super::options::{ADMIN_QUEUE_SIZE, HostOptions, Role};
@@ -63,7 +62,7 @@ pub(super) struct Association {
     pub controller: Controller,
     pub namespaces: Vec<Namespace>,
     pub skipped: Vec<(u32, NamespaceError)>,
-    pub discovered: Vec<Entry>,
+    pub discovered: DiscoveryLog,
 }
 
 #[derive(Debug)]
@@ -102,7 +101,7 @@ pub(super) struct Setup {
     io_queue_size: u16,
     namespaces: Vec<Namespace>,
     skipped: Vec<(u32, NamespaceError)>,
-    discovered: Vec<Entry>,
+    discovered: DiscoveryLog,
 }
 
 impl Setup {
@@ -121,7 +120,7 @@ impl Setup {
             io_queue_size: 0,
             namespaces: Vec::new(),
             skipped: Vec::new(),
-            discovered: Vec::new(),
+            discovered: DiscoveryLog::default(),
         }
     }
 
@@ -439,8 +438,8 @@ impl Setup {
     ) -> Result<Step, ConnectError> {
         match reader.answered(data)? {
             Progress::More => Ok(Step::Log(reader)),
-            Progress::Complete(entries) => {
-                self.discovered = entries;
+            Progress::Complete(log) => {
+                self.discovered = log;
                 Ok(Step::Ready)
             }
         }

@@ -11,6 +11,9 @@ const UNSPOKEN_READS: u16 = 16;
 pub struct Offer {
     /// Whether to insist on CRC32C.
     pub crc: bool,
+    /// As the active side: whether to turn away from a peer which insists on it. Neither side can forbid it
+    /// (RFC 5044, section 7.1), so all there is to do is to leave.
+    pub refuse_crc: bool,
     /// RDMA Reads the peer may have outstanding, at most.
     pub ird: u16,
     /// RDMA Reads we want outstanding, at most.
@@ -50,6 +53,8 @@ pub enum Refusal {
     Rejected(Box<PrivateData>),
     #[error("the peer wants markers")]
     Markers,
+    #[error("the peer insists on CRC32C")]
+    Crc,
     #[error("the peer answered with revision {0}, which was not asked for")]
     Revision(u8),
     #[error("the peer cannot take the RDMA Reads that are needed")]
@@ -64,7 +69,7 @@ impl Refusal {
     pub const fn reason(&self) -> Option<Reason> {
         match self {
             Self::Rejected(_) => None,
-            Self::Markers | Self::Revision(_) => Some(Reason::MPA_FRAME),
+            Self::Markers | Self::Crc | Self::Revision(_) => Some(Reason::MPA_FRAME),
             Self::InsufficientIrd => Some(Reason::MPA_INSUFFICIENT_IRD),
             Self::NoMatchingRtr => Some(Reason::MPA_NO_MATCHING_RTR),
         }
@@ -118,6 +123,9 @@ impl Initiator {
         }
         let Some(theirs) = reply.enhanced else { return Err(Refusal::Revision(reply.revision)) };
         let crc = self.offer.crc || reply.crc;
+        if crc && self.offer.refuse_crc {
+            return Err(Refusal::Crc);
+        }
         let ord = depth(theirs.ird, self.offer.ord.max(1));
         let rtr = match theirs.rtr {
             _ if !theirs.peer_to_peer => None,

@@ -77,8 +77,8 @@ fn what_is_no_frame_is_noticed_early() {
     assert_eq!(parse("10 02 0024 0000"), Ok(Parsed::Needs(56)));
 }
 
-const HOST: Offer = Offer { crc: false, ird: 128, ord: 0 };
-const TARGET: Offer = Offer { crc: false, ird: 16, ord: 32 };
+const HOST: Offer = Offer { crc: false, refuse_crc: false, ird: 128, ord: 0 };
+const TARGET: Offer = Offer { crc: false, refuse_crc: false, ird: 16, ord: 32 };
 
 fn negotiate(host: Offer, target: Offer) -> (Terms, Terms) {
     let initiator = Initiator::new(host);
@@ -93,6 +93,18 @@ fn either_side_switches_crc_on_for_both() {
     for (host, target) in [(false, false), (false, true), (true, false), (true, true)] {
         let (ours, theirs) = negotiate(Offer { crc: host, ..HOST }, Offer { crc: target, ..TARGET });
         assert_eq!((ours.crc, theirs.crc), (host || target, host || target));
+    }
+}
+
+#[test]
+fn a_host_may_turn_away_from_crc() {
+    let initiator = Initiator::new(Offer { refuse_crc: true, ..HOST });
+    let request = initiator.request(PrivateData::new());
+    assert!(!request.crc);
+    for crc in [false, true] {
+        let responder = Responder::new(request.clone()).unwrap();
+        let (reply, _) = responder.accept(Offer { crc, ..TARGET }, PrivateData::new());
+        assert_eq!(initiator.agree(&reply).err(), crc.then_some(Refusal::Crc));
     }
 }
 

@@ -92,9 +92,16 @@ impl Namespace {
     /// The format in use; `None` if the index is one the structure has no room for, which no index is.
     #[must_use]
     pub fn format(&self) -> Option<LbaFormat> {
-        let flbas = u64::from(self.flbas);
+        self.formats.get(self.format_index()).copied()
+    }
+
+    /// Which format is in use.
+    #[must_use]
+    pub const fn format_index(&self) -> usize {
+        let flbas = self.flbas as u64;
         let high = if self.nlbaf > 15 { bits(flbas, 6, 5) << 4 } else { 0 };
-        usize::try_from(bits(flbas, 3, 0) | high).ok().and_then(|index| self.formats.get(index)).copied()
+        // Six bits.
+        (bits(flbas, 3, 0) | high) as usize
     }
 
     /// Whether there is such a namespace at all.

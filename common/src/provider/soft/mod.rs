@@ -36,6 +36,8 @@ pub use wire::{Dialer, Wire};
 pub struct Settings {
     /// Whether we ask for CRC32C. It is used when either side asks.
     pub crc: bool,
+    /// Whether a connect of ours fails when the peer asks.
+    pub refuse_crc: bool,
     /// The largest ULPDU to send; nothing means what one TCP segment takes.
     pub ulpdu_max: Option<u16>,
     /// RDMA Reads a peer may have outstanding towards us at most (our IRD).
@@ -49,7 +51,14 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { crc: true, ulpdu_max: None, reads: 128, seed: 0, patience: Duration::from_secs(15) }
+        Self {
+            crc: true,
+            refuse_crc: false,
+            ulpdu_max: None,
+            reads: 128,
+            seed: 0,
+            patience: Duration::from_secs(15),
+        }
     }
 }
 

@@ -33,6 +33,7 @@ impl From<StartupError> for RejectReason {
     fn from(error: StartupError) -> Self {
         match error {
             StartupError::Refusal(Refusal::Rejected(private_data)) => Self::Rejected(*private_data),
+            StartupError::Refusal(Refusal::Crc) => Self::CrcRequired,
             StartupError::Refusal(refusal) => Self::Protocol(refusal.to_string()),
             StartupError::Frame(error) => Self::Protocol(error.to_string()),
             StartupError::Io(error) => Self::Unreachable(error.to_string()),
@@ -294,7 +295,8 @@ fn receive_frame<W: Wire>(
 
 impl super::Settings {
     fn offer(&self, reads: u32) -> Offer {
-        Offer { crc: self.crc, ird: self.reads, ord: u16::try_from(reads).unwrap_or(u16::MAX) }
+        let ord = u16::try_from(reads).unwrap_or(u16::MAX);
+        Offer { crc: self.crc, refuse_crc: self.refuse_crc, ird: self.reads, ord }
     }
 }
 

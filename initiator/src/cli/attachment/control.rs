@@ -11,7 +11,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::Process;
+use super::{Attachment, Process};
 
 const SOCKET: &str = "control.sock";
 /// How long the other side may take for its line.
@@ -32,7 +32,7 @@ pub(crate) enum Question {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
-    Status(Status),
+    Status(Box<Status>),
     /// It ends now; its process ends when it has.
     Detaching,
     /// Who uses it.
@@ -41,9 +41,26 @@ pub(crate) enum Answer {
 
 /// How an attachment is.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub(crate) struct Status {
+    /// As it is now.
+    pub(crate) attachment: Attachment,
+    pub(crate) condition: Condition,
+}
+
+/// How its volume is, and since when.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct Condition {
+    /// `live`, `connecting` and `dead` in the words of the kernel's controllers; `gone` if the controller is
+    /// there, but not the namespace.
     pub(crate) state: String,
+    /// How long it has been so.
+    pub(crate) seconds: u64,
+    /// Why it is not live.
+    pub(crate) reason: Option<String>,
+    /// Attempts to reconnect that have failed.
+    pub(crate) failed_attempts: usize,
+    /// How long reconnecting still goes on; nothing for ever.
+    pub(crate) gives_up_in_seconds: Option<u64>,
 }
 
 /// The control socket of the attachment in this directory.

@@ -7,15 +7,16 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ironside_common::nvme::Nqn;
+use ironside_common::nvme::{self, Nqn, identify};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::arguments::Crc;
 use super::error::Class;
-use crate::host::HostOptions;
+use crate::attach::Crc;
+use crate::host::{Controller, HostOptions, Namespace};
+use crate::volume::Geometry;
 
-pub(super) use control::{Answer, Question, Status, answer, ask, listen};
+pub(super) use control::{Answer, Condition, Question, Status, answer, ask, listen};
 pub use directory::DirectoryError;
 pub(super) use directory::{Claim, Directory, Entry, MOUNT};
 pub(super) use process::Process;
@@ -29,7 +30,7 @@ pub enum Via {
     Auto,
     /// An NBD server on a Unix socket, for qemu, libnbd, fio: needs nothing
     Nbd,
-    /// A FUSE file, and as root a block device by the loop driver
+    /// A block device, by FUSE and the loop driver: needs root
     Fuse,
 }
 
@@ -82,31 +83,47 @@ pub(super) enum Report {
 pub(super) struct Attachment {
     pub(super) name: String,
     pub(super) pid: u32,
-    pub(super) address: SocketAddr,
-    #[serde(with = "text")]
-    pub(super) nqn: Nqn,
-    #[serde(with = "text")]
-    pub(super) host_nqn: Nqn,
-    #[serde(with = "text")]
-    pub(super) host_id: Uuid,
-    pub(super) crc: Crc,
+    /// What was asked for.
+    pub(super) specification: Specification,
+    /// The namespace there is, or the one that was asked for.
     pub(super) nsid: u32,
+    /// The way that was taken.
     pub(super) via: Via,
     /// Why this way and no other.
     pub(super) reason: String,
-    /// What others open: a block device, a file or a socket.
+    /// What others open: a block device or a socket.
     pub(super) device: PathBuf,
+    /// As asked, or because the namespace is.
     pub(super) read_only: bool,
-    /// Where a FUSE file system is mounted.
-    pub(super) mount: Option<PathBuf>,
     pub(super) loop_device: Option<PathBuf>,
-    pub(super) nbd_socket: Option<PathBuf>,
+    pub(super) volume: VolumeFacts,
+}
+
+/// What the controller says of itself and of the namespace, which may change.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) struct VolumeFacts {
     pub(super) size: u64,
     pub(super) block_size: u32,
     pub(super) used: u64,
     pub(super) serial: String,
     pub(super) model: String,
     pub(super) firmware: String,
+}
+
+impl VolumeFacts {
+    pub(super) fn new(controller: &Controller, namespace: &Namespace) -> Self {
+        let controller: &identify::Controller = zerocopy::transmute_ref!(&*controller.identify);
+        let wire: &identify::Namespace = zerocopy::transmute_ref!(&*namespace.identify);
+        let Geometry { size, block_size, .. } = namespace.geometry;
+        Self {
+            size,
+            block_size,
+            used: wire.nuse.get().saturating_mul(block_size.into()),
+            serial: nvme::text::read(&controller.serial),
+            model: nvme::text::read(&controller.model),
+            firmware: nvme::text::read(&controller.firmware),
+        }
+    }
 }
 
 impl Attachment {

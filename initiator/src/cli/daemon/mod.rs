@@ -15,12 +15,14 @@ use nix::sys::signalfd::SignalFd;
 use tracing::{info, warn};
 
 use self::offer::Offer;
-use super::attachment::{Answer, Attachment, Claim, Question, Report, Specification, Status, answer, listen};
+use super::attachment::{
+    self, Answer, Attachment, Claim, Condition, Question, Report, Specification, VolumeFacts, listen,
+};
 use super::error::CliError;
 use super::inquiry::choose;
-use crate::attach::{AttachOptions, Attached};
+use crate::attach::{AttachOptions, Attached, Status};
 use crate::export::usage::Use;
-use crate::host::HostEvent;
+use crate::host::{HostEvent, Namespace};
 use crate::volume::State;
 
 /// How long what is in the device's cache may take to be written when the process is told to end.
@@ -72,7 +74,7 @@ impl Daemon {
             .map_err(io::Error::from)
             .map_err(system("reading what to attach"))?;
         setup::leave_the_terminal();
-        let claim = super::attachment::Directory::open()?.claim()?;
+        let claim = attachment::Directory::open()?.claim()?;
         let started = Self::start_in(&claim, &specification);
         match started {
             Ok((attachment, attached, offer, control, signals)) => {
@@ -93,21 +95,20 @@ impl Daemon {
         let system = |doing| move |source| CliError::System { doing, source };
         setup::log_to(&claim.path().join("log")).map_err(system("opening the log"))?;
         let signals = setup::signals().map_err(system("asking for signals"))?;
-        let (via, reason) = offer::decide(specification.via);
-        if via == super::attachment::Via::Fuse {
+        let (via, reason) = offer::decide(specification.via)?;
+        if via == attachment::Via::Fuse {
             setup::protect_memory();
         }
         let control = listen(claim.path()).map_err(system("listening for questions"))?;
-        let address = specification.address;
-        let options = specification.options();
-        let options = AttachOptions { crc: specification.crc.is_wanted(), ..AttachOptions::new(options) };
-        let attached = Attached::attach(options).map_err(|source| CliError::Attach { address, source })?;
+        let options = Box::new(specification.options());
+        let attach = AttachOptions { crc: specification.crc, ..AttachOptions::new(specification.options()) };
+        let attached = Attached::attach(attach).map_err(|source| CliError::Attach { options, source })?;
         let found = attached.description();
         let namespace = choose(found, specification.nsid)?;
         let offer = Offer::make(&attached, claim.path(), specification, namespace, via)?;
         let attachment = offer.attachment(claim, specification, &found.controller, namespace, reason);
         claim.write(&attachment)?;
-        info!("{} is ready at {}", attachment.nqn, attachment.device.display());
+        info!("{} is ready at {}", specification.nqn, attachment.device.display());
         Ok((attachment, attached, offer, control, signals))
     }
 
@@ -155,26 +156,46 @@ impl Daemon {
         })
     }
 
-    /// Looks what became of the association.
+    /// Looks what became of the association. Its reactor writes the log.
     fn follow(&mut self) {
+        let mut changed = false;
         while let Ok(event) = self.attached.next_event(Duration::ZERO) {
-            info!("{event:?}");
-            if let HostEvent::NamespaceChanged(_) = event
-                && let Some(status) = self.attached.status()
-                && let Some((_, geometry)) =
-                    status.volumes.iter().find(|(nsid, _)| *nsid == self.attachment.nsid)
-            {
-                self.offer.follow(geometry.size);
+            changed |= matches!(event, HostEvent::Connected | HostEvent::NamespaceChanged(_));
+        }
+        if changed {
+            self.condition();
+        }
+    }
+
+    /// How it is; what has changed is written down, and passed on to the device.
+    fn condition(&mut self) -> Condition {
+        let status = self.attached.status();
+        let nsid = self.attachment.nsid;
+        if let Some(Status { controller: Some(controller), namespaces, .. }) = &status
+            && let Some(namespace) =
+                namespaces.iter().find(|namespace| namespace.nsid == nsid && namespace.available)
+        {
+            let volume = VolumeFacts::new(controller, namespace);
+            self.offer.follow(volume.size);
+            if self.attachment.volume != volume {
+                self.attachment.volume = volume;
+                if let Err(error) = self.claim.write(&self.attachment) {
+                    warn!("what has changed cannot be written down: {error}");
+                }
             }
         }
+        condition(status.as_ref(), nsid)
     }
 
     /// Answers whoever asks. True if that means to end.
     fn answer_one(&mut self) -> bool {
         let Ok((socket, _)) = self.control.accept() else { return false };
         let mut ends = false;
-        let answered = answer(&socket, |question| match question {
-            Question::Status => Answer::Status(self.status()),
+        let answered = attachment::answer(&socket, |question| match question {
+            Question::Status => {
+                let condition = self.condition();
+                Answer::Status(Box::new(attachment::Status { attachment: self.attachment.clone(), condition }))
+            }
             Question::Detach { force } => {
                 let uses = if force { Vec::new() } else { self.uses() };
                 ends = uses.is_empty();
@@ -185,16 +206,6 @@ impl Daemon {
             warn!("a question could not be answered: {error}");
         }
         ends
-    }
-
-    fn status(&self) -> Status {
-        // The words are those of the kernel's controllers.
-        let state = match self.attached.status().map(|status| status.state) {
-            Some(State::Connected) => "live",
-            Some(State::Connecting | State::Reconnecting) => "connecting",
-            Some(State::Failed) | None => "dead",
-        };
-        Status { state: state.into() }
     }
 
     fn uses(&self) -> Vec<Use> {
@@ -215,4 +226,30 @@ enum News {
     Signal,
     Question,
     None,
+}
+
+/// The state of a namespace whose controller is `status`; nothing if its reactor is no more.
+fn condition(status: Option<&Status>, nsid: u32) -> Condition {
+    let Some(status) = status else {
+        let reason = Some("its reactor does not answer; the log may say why".into());
+        let state = "dead".into();
+        return Condition { state, seconds: 0, reason, failed_attempts: 0, gives_up_in_seconds: None };
+    };
+    let namespace = status.namespaces.iter().find(|namespace| namespace.nsid == nsid);
+    let (state, reason) = match (status.state, namespace) {
+        (State::Connected, Some(Namespace { available: true, .. })) => ("live", None),
+        (State::Connected, Some(Namespace { replacement: Some(other), .. })) => {
+            ("gone", Some(format!("namespace {nsid} is another one now ({other}); nothing reaches it")))
+        }
+        (State::Connected, _) => ("gone", Some(format!("there is no namespace {nsid} any more"))),
+        (State::Connecting | State::Reconnecting, _) => ("connecting", status.last_error.clone()),
+        (State::Failed, _) => ("dead", status.last_error.clone()),
+    };
+    Condition {
+        state: state.into(),
+        seconds: status.since.as_secs(),
+        reason,
+        failed_attempts: status.failed_attempts,
+        gives_up_in_seconds: status.gives_up_in.map(|time| time.as_secs()),
+    }
 }

@@ -9,12 +9,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use ironside_common::nvme::identify;
-use ironside_common::nvme::text;
+use ironside_common::size::Size;
 use tracing::{info, warn};
 
 use crate::attach::Attached;
-use crate::cli::attachment::{Attachment, Claim, MOUNT, Specification, Via};
+use crate::cli::attachment::{Attachment, Claim, MOUNT, Specification, Via, VolumeFacts};
 use crate::cli::error::CliError;
 use crate::export::fuse::{Fuse, Mount};
 use crate::export::loop_device::LoopDevice;
@@ -24,30 +23,36 @@ use crate::host::{Controller, Namespace};
 use crate::volume::Geometry;
 
 /// The way to be taken, and why in words for people.
-pub(super) fn decide(wanted: Via) -> (Via, String) {
-    let root = nix::unistd::geteuid().is_root();
+///
+/// # Errors
+/// If the way asked for is not open here.
+pub(super) fn decide(wanted: Via) -> Result<(Via, String), CliError> {
     let missing = ["/dev/fuse", "/dev/loop-control"].into_iter().find(|path| !Path::new(path).exists());
+    decide_here(wanted, nix::unistd::geteuid().is_root(), missing)
+}
+
+fn decide_here(wanted: Via, root: bool, missing: Option<&'static str>) -> Result<(Via, String), CliError> {
+    let nbd = |reason: String| Ok((Via::Nbd, reason));
     match (wanted, root, missing) {
-        (Via::Nbd, ..) => (Via::Nbd, "NBD, as asked".into()),
-        (Via::Fuse, true, None) => (Via::Fuse, "FUSE and the loop driver, as asked".into()),
-        (Via::Fuse, ..) => (
-            Via::Fuse,
-            "FUSE, as asked: a file only, since a block device takes root and the loop driver".into(),
-        ),
+        (Via::Nbd, ..) => nbd("NBD, as asked".into()),
+        (Via::Fuse, true, None) => Ok((Via::Fuse, "FUSE and the loop driver, as asked".into())),
+        (Via::Fuse, false, _) => Err(CliError::BlockDeviceTakesRoot),
+        (Via::Fuse, true, Some(missing)) => Err(CliError::NoDriver { missing }),
         (Via::Auto, true, None) => {
-            (Via::Fuse, "FUSE and the loop driver: the best here, since it makes a block device".into())
+            let reason = "FUSE and the loop driver: the best here, since it makes a block device";
+            Ok((Via::Fuse, reason.into()))
         }
         (Via::Auto, true, Some(missing)) => {
-            (Via::Nbd, format!("NBD: the best here, since a block device takes {missing}, which is missing"))
+            nbd(format!("NBD: the best here, since a block device takes {missing}, which is missing"))
         }
-        (Via::Auto, false, _) => (Via::Nbd, "NBD: the best here, since a block device takes root".into()),
+        (Via::Auto, false, _) => nbd("NBD: the best here, since a block device takes root".into()),
     }
 }
 
 /// What is offered.
 pub(super) enum Offer {
     Nbd { socket: PathBuf, clients: Arc<AtomicUsize> },
-    Fuse { mount: Mount, path: PathBuf, device: Option<LoopDevice>, size: u64 },
+    Fuse { mount: Mount, path: PathBuf, device: LoopDevice, size: u64 },
 }
 
 impl Offer {
@@ -83,25 +88,14 @@ impl Offer {
         DirBuilder::new().mode(0o700).create(path).map_err(failed)?;
         let (mount, parts) = Mount::new(path, geometry).map_err(failed)?;
         attached.export(nsid, Box::new(move |site| Ok(Box::new(Fuse::new(parts, site.memory)))))?;
-        let (path, size) = (path.to_owned(), geometry.size);
-        let mut offer = Self::Fuse { mount, path, device: None, size };
-        if nix::unistd::geteuid().is_root() && Path::new("/dev/loop-control").exists() {
-            match LoopDevice::attach(&offer.device(), geometry.block_size, geometry.read_only) {
-                Ok(made) => offer.set_device(made),
-                Err(error) => {
-                    // Or the mount would stay behind.
-                    attached.fail_fast();
-                    offer.withdraw();
-                    return Err(error.into());
-                }
+        match LoopDevice::attach(&mount.file(), geometry.block_size, geometry.read_only) {
+            Ok(device) => Ok(Self::Fuse { mount, path: path.to_owned(), device, size: geometry.size }),
+            Err(error) => {
+                // Or the mount would stay behind.
+                attached.fail_fast();
+                unmount(mount, path);
+                Err(error.into())
             }
-        }
-        Ok(offer)
-    }
-
-    fn set_device(&mut self, made: LoopDevice) {
-        if let Self::Fuse { device, .. } = self {
-            *device = Some(made);
         }
     }
 
@@ -109,8 +103,7 @@ impl Offer {
     pub(super) fn device(&self) -> PathBuf {
         match self {
             Self::Nbd { socket, .. } => socket.clone(),
-            Self::Fuse { device: Some(device), .. } => device.path().to_owned(),
-            Self::Fuse { mount, device: None, .. } => mount.file(),
+            Self::Fuse { device, .. } => device.path().to_owned(),
         }
     }
 
@@ -133,44 +126,27 @@ impl Offer {
         namespace: &Namespace,
         reason: String,
     ) -> Attachment {
-        let controller: &identify::Controller = zerocopy::transmute_ref!(&*controller.identify);
-        let wire: &identify::Namespace = zerocopy::transmute_ref!(&*namespace.identify);
-        let Geometry { size, block_size, read_only, .. } = namespace.geometry;
-        let (via, mount, loop_device, nbd_socket) = match self {
-            Self::Nbd { socket, .. } => (Via::Nbd, None, None, Some(socket.clone())),
-            Self::Fuse { path, device, .. } => {
-                let device = device.as_ref().map(|device| device.path().to_owned());
-                (Via::Fuse, Some(path.clone()), device, None)
-            }
+        let (via, loop_device) = match self {
+            Self::Nbd { .. } => (Via::Nbd, None),
+            Self::Fuse { device, .. } => (Via::Fuse, Some(device.path().to_owned())),
         };
         Attachment {
             name: claim.name.clone(),
             pid: std::process::id(),
-            address: specification.address,
-            nqn: specification.nqn,
-            host_nqn: specification.host_nqn,
-            host_id: specification.host_id,
-            crc: specification.crc,
+            specification: specification.clone(),
             nsid: namespace.nsid,
             via,
             reason,
             device: self.device(),
-            read_only: read_only || specification.read_only,
-            mount,
+            read_only: namespace.geometry.read_only || specification.read_only,
             loop_device,
-            nbd_socket,
-            size,
-            block_size,
-            used: wire.nuse.get().saturating_mul(block_size.into()),
-            serial: text::read(&controller.serial),
-            model: text::read(&controller.model),
-            firmware: text::read(&controller.firmware),
+            volume: VolumeFacts::new(controller, namespace),
         }
     }
 
     /// The volume may have another size now: a loop device has to be told.
     pub(super) fn follow(&mut self, now: u64) {
-        let Self::Fuse { device: Some(device), size, mount, .. } = self else { return };
+        let Self::Fuse { device, size, mount, .. } = self else { return };
         if *size == now {
             return;
         }
@@ -178,14 +154,14 @@ impl Offer {
         // The kernel asks for the file's size again, and only then sees the new one.
         let resized = fs::metadata(mount.file()).map(|_| device.resized());
         match resized {
-            Ok(Ok(())) => info!("{} has {now} bytes now", device.path().display()),
+            Ok(Ok(())) => info!("{} has {} now", device.path().display(), Size(now)),
             other => warn!("{} keeps its old size: {other:?}", device.path().display()),
         }
     }
 
     /// Has what the kernel still holds back written, unless that takes too long.
     pub(super) fn sync(&self, patience: Duration) {
-        if let Self::Fuse { device: Some(device), .. } = self {
+        if let Self::Fuse { device, .. } = self {
             let path = device.path().to_owned();
             let (done, synced) = mpsc::channel();
             thread::spawn(move || {
@@ -203,14 +179,36 @@ impl Offer {
     /// what it serves.
     pub(super) fn withdraw(self) {
         let Self::Fuse { mount, path, device, .. } = self else { return };
-        if let Some(device) = device
-            && let Err(error) = device.detach()
-        {
+        if let Err(error) = device.detach() {
             warn!("the loop device stays: {error}");
         }
-        let gone: io::Result<()> = mount.unmount().and_then(|()| fs::remove_dir(&path));
-        if let Err(error) = gone {
-            warn!("the mount stays: {error}");
-        }
+        unmount(mount, &path);
+    }
+}
+
+fn unmount(mount: Mount, path: &Path) {
+    let gone: io::Result<()> = mount.unmount().and_then(|()| fs::remove_dir(path));
+    if let Err(error) = gone {
+        warn!("the mount stays: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_device_is_made_where_it_can_be_and_refused_where_it_cannot() {
+        let way = |wanted, root, missing| decide_here(wanted, root, missing).unwrap().0;
+        assert_eq!(way(Via::Auto, true, None), Via::Fuse);
+        assert_eq!(way(Via::Auto, true, Some("/dev/fuse")), Via::Nbd);
+        assert_eq!(way(Via::Auto, false, None), Via::Nbd);
+        assert_eq!(way(Via::Fuse, true, None), Via::Fuse);
+        let refused = decide_here(Via::Fuse, false, None).unwrap_err();
+        assert!(refused.to_string().contains("root"), "{refused}");
+        assert!(refused.remedy().unwrap().contains("--via nbd"));
+        let refused = decide_here(Via::Fuse, true, Some("/dev/fuse")).unwrap_err();
+        assert!(refused.to_string().contains("/dev/fuse"), "{refused}");
+        assert!(refused.remedy().unwrap().contains("modprobe fuse"));
     }
 }

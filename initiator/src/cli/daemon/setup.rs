@@ -4,13 +4,13 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{dup2_stderr, dup2_stdout, setsid};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::configure_io_flusher_behavior;
 use tracing::{debug, info};
-use tracing_subscriber::EnvFilter;
 
 /// Makes a session of its own, so that no terminal takes the process with it.
 pub(super) fn leave_the_terminal() {
@@ -22,7 +22,7 @@ pub(super) fn leave_the_terminal() {
 pub(super) fn log_to(path: &Path) -> io::Result<()> {
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     dup2_stderr(&log)?;
-    let filter = EnvFilter::try_from_env("IRONSIDE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = crate::cli::log::filter_or_default();
     // A second one only comes up in tests.
     let _ =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).try_init();
@@ -53,9 +53,13 @@ pub(super) fn protect_memory() {
     if let Err(error) = configure_io_flusher_behavior(true) {
         info!("not treated as an I/O flusher, which takes CAP_SYS_RESOURCE: {error}");
     }
+    // Within a limit every later allocation would fail once it is reached.
+    if let Err(error) = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY) {
+        return debug!("memory is not locked, since how much may be is limited: {error}");
+    }
     // As pages come into use: the buffers are far larger than what is ever touched of them.
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(error) = mlockall(flags) {
-        debug!("memory is not locked, which takes CAP_IPC_LOCK: {error}");
+        debug!("memory is not locked: {error}");
     }
 }

@@ -96,6 +96,10 @@ fn another_namespace_under_the_same_number_is_not_taken_for_it() {
     world.pass(Duration::from_secs(1));
     assert_eq!(world.completed(), Some((1, Err(IoError::NamespaceGone))));
     assert!(world.target.blocks[&1].iter().all(|&byte| byte == 0), "nothing reached the wrong data");
+    let namespace = &world.host.namespaces()[0];
+    assert!(!namespace.available);
+    let other = namespace.replacement.unwrap().uuid.unwrap();
+    assert_eq!(other.as_u128(), 0xDEAD_0001);
 }
 
 #[test]

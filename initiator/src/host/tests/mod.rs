@@ -187,7 +187,7 @@ fn a_host_closes_in_good_order() {
 fn the_discovery_log_is_read_until_it_stands_still() {
     let nqn: Nqn = DISCOVERY_NQN.parse().unwrap();
     let world = World::connected(HostOptions { nqn, role: Role::Discovery, ..options() });
-    let names: Vec<_> = world.host.discovered().iter().map(Entry::subnqn).collect();
+    let names: Vec<_> = world.host.discovered().unwrap().entries.iter().map(|entry| entry.subnqn()).collect();
     assert_eq!(names.len(), 6);
     assert!(names.iter().all(|name| name.contains(":2-")), "one generation only: {names:?}");
 }

@@ -1,0 +1,77 @@
+//! What to do when the kernel does not give us a block device, by what it says.
+use std::io;
+
+use crate::export::loop_device::LoopError;
+
+/// Any user may have it, on any machine.
+const WITHOUT: &str = "; or use --via nbd, which needs neither";
+
+/// When a FUSE file system cannot be mounted.
+pub(super) fn mount_remedy(error: &io::Error) -> String {
+    let advice = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "mounting takes root and CAP_SYS_ADMIN: in a container, run it with --privileged and --device /dev/fuse"
+        }
+        Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) => {
+            "the kernel has no FUSE: load it with modprobe fuse; in a container, hand in /dev/fuse"
+        }
+        Some(libc::ENOMEM | libc::EAGAIN) => "free memory, or raise the limit on locked memory (ulimit -l)",
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit on open files (ulimit -n)",
+        Some(libc::ENOSPC) => "the limit on mounts is reached (sysctl fs.mount-max): unmount something",
+        Some(libc::EBUSY) => "something is mounted there already: ironside list cleans up what is left over",
+        _ => "FUSE takes root and /dev/fuse",
+    };
+    format!("{advice}{WITHOUT}")
+}
+
+/// When the loop driver does not make a device of the file.
+pub(super) fn loop_remedy(error: &LoopError) -> String {
+    let (path, source) = match error {
+        LoopError::Open { path, source } | LoopError::Refused { path, source } => (path.as_path(), source),
+        LoopError::NoneFree(source) => (std::path::Path::new("/dev/loop-control"), source),
+    };
+    let advice = match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "loop devices take root and CAP_SYS_ADMIN: in a container, run it with --privileged".into()
+        }
+        Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) if path.ends_with("loop-control") => {
+            "the kernel has no loop driver: load it with modprobe loop".into()
+        }
+        Some(libc::ENOENT | libc::ENXIO) => format!(
+            "{0} is not there, though the kernel has it: in a container, mount the machine's /dev, or make it \
+             (mknod {0} b 7 N)",
+            path.display()
+        ),
+        Some(libc::ENOSPC | libc::EBUSY) => {
+            "detach loop devices nobody needs (losetup --list), or load the driver with a larger max_loop".into()
+        }
+        Some(libc::EINVAL | libc::ENOTTY) => {
+            "the loop driver does not take it: it has to be that of Linux 5.8 or later, and blocks have at most \
+             a page"
+                .into()
+        }
+        Some(libc::ENOMEM) => "free memory".into(),
+        _ => "loop devices take root and the loop driver".to_owned(),
+    };
+    format!("{advice}{WITHOUT}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_has_its_remedy() {
+        let os = io::Error::from_raw_os_error;
+        assert!(mount_remedy(&os(libc::EPERM)).contains("--privileged"));
+        assert!(mount_remedy(&os(libc::ENODEV)).contains("modprobe fuse"));
+        let open = |path: &str, number| loop_remedy(&LoopError::Open { path: path.into(), source: os(number) });
+        assert!(open("/dev/loop-control", libc::ENOENT).contains("modprobe loop"));
+        assert!(open("/dev/loop9", libc::ENOENT).contains("mknod /dev/loop9"));
+        assert!(loop_remedy(&LoopError::NoneFree(os(libc::ENOSPC))).contains("losetup"));
+        for number in 1..200 {
+            assert!(mount_remedy(&os(number)).contains("--via nbd"));
+            assert!(open("/dev/loop1", number).contains("--via nbd"));
+        }
+    }
+}
