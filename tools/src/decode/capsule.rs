@@ -22,6 +22,19 @@ pub(super) fn response(bytes: &[u8]) -> Option<String> {
     Completion::from_capsule(bytes).map(|completion| completion.to_string())
 }
 
+/// A message as a Send brought it.
+pub(super) fn message(bytes: &[u8], is_response: bool, queue: QueueKind, invalidates: Option<u32>) -> String {
+    let said = if is_response { response(bytes) } else { command(bytes, queue) };
+    let mut text = said.unwrap_or_else(|| match bytes.len() {
+        0 => "empty: ready to receive".into(),
+        length => format!("{length} bytes, no capsule"),
+    });
+    if let Some(key) = invalidates {
+        text.push_str(&format!(", invalidates key {key:#010x}"));
+    }
+    text
+}
+
 /// What a Connect brings within its capsule.
 fn connect_data(command: &Command, data: &[u8]) -> Option<ConnectData> {
     let is_connect = command.fabrics_type() == Some(FabricsType::CONNECT);

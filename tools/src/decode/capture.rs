@@ -1,4 +1,4 @@
-//! Packets of a capture file: only TCP over IP matters here.
+//! Packets of a capture file: TCP, which may carry iWARP, and RoCEv2 over UDP.
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -27,12 +27,33 @@ pub(super) fn is_capture(bytes: &[u8]) -> bool {
     bytes.first_chunk().is_some_and(|magic| PCAP.contains(magic) || *magic == PCAPNG)
 }
 
-/// The TCP segments of a capture, oldest first.
-pub(super) fn packets(bytes: &[u8]) -> anyhow::Result<Vec<Packet>> {
+/// One RoCEv2 packet: what the UDP datagram carried.
+pub(super) struct Datagram {
+    /// Since the first packet.
+    pub(super) time: Duration,
+    pub(super) from: IpAddr,
+    pub(super) to: IpAddr,
+    pub(super) payload: Vec<u8>,
+}
+
+/// What a capture holds, oldest first.
+#[derive(Default)]
+pub(super) struct Capture {
+    pub(super) segments: Vec<Packet>,
+    pub(super) roce: Vec<Datagram>,
+    /// Packets in all.
+    pub(super) packets: usize,
+}
+
+/// Where RoCEv2 goes (InfiniBand Architecture, annex A17).
+const ROCE_PORT: u16 = 4791;
+
+/// What a capture holds.
+pub(super) fn read(bytes: &[u8]) -> anyhow::Result<Capture> {
     let frames = if bytes.starts_with(&PCAPNG) { frames_of_pcapng(bytes) } else { frames_of_pcap(bytes) };
     let frames = frames.context("the capture is damaged")?;
-    let Some(begin) = frames.first().map(|frame| frame.time) else { return Ok(Vec::new()) };
-    let mut packets = Vec::new();
+    let mut capture = Capture { packets: frames.len(), ..Capture::default() };
+    let Some(begin) = frames.first().map(|frame| frame.time) else { return Ok(capture) };
     for frame in frames {
         let sliced = match frame.link {
             DataLink::ETHERNET => SlicedPacket::from_ethernet(&frame.bytes),
@@ -40,10 +61,50 @@ pub(super) fn packets(bytes: &[u8]) -> anyhow::Result<Vec<Packet>> {
             DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 => SlicedPacket::from_ip(&frame.bytes),
             other => bail!("packets of link type {other:?} cannot be read; capture on an IP interface"),
         };
-        let packet = sliced.ok().and_then(|sliced| segment(&sliced, frame.time.saturating_sub(begin)));
-        packets.extend(packet);
+        if let Ok(sliced) = sliced {
+            capture.take(&sliced, frame.time.saturating_sub(begin));
+        }
     }
-    Ok(packets)
+    Ok(capture)
+}
+
+impl Capture {
+    fn take(&mut self, sliced: &SlicedPacket<'_>, time: Duration) {
+        let (from, to): (IpAddr, IpAddr) = match sliced.net.as_ref() {
+            Some(NetSlice::Ipv4(ip)) => {
+                (ip.header().source_addr().into(), ip.header().destination_addr().into())
+            }
+            Some(NetSlice::Ipv6(ip)) => {
+                (ip.header().source_addr().into(), ip.header().destination_addr().into())
+            }
+            _ => return,
+        };
+        match &sliced.transport {
+            Some(TransportSlice::Tcp(tcp)) => self.segments.push(Packet {
+                time,
+                from: SocketAddr::new(from, tcp.source_port()),
+                to: SocketAddr::new(to, tcp.destination_port()),
+                sequence: tcp.sequence_number(),
+                is_first: tcp.syn(),
+                payload: tcp.payload().to_vec(),
+            }),
+            Some(TransportSlice::Udp(udp)) if udp.destination_port() == ROCE_PORT => {
+                self.roce.push(Datagram { time, from, to, payload: udp.payload().to_vec() });
+            }
+            _ => {}
+        }
+    }
+
+    /// In words, if nothing of it could be decoded.
+    pub(super) fn summary(&self) -> String {
+        let others = self.packets - self.segments.len() - self.roce.len();
+        format!(
+            "{} packets: {} TCP segments, {} RoCEv2 packets (UDP port {ROCE_PORT}), {others} others",
+            self.packets,
+            self.segments.len(),
+            self.roce.len()
+        )
+    }
 }
 
 struct Frame {
@@ -79,21 +140,4 @@ fn frames_of_pcapng(bytes: &[u8]) -> anyhow::Result<Vec<Frame>> {
         }
     }
     Ok(frames)
-}
-
-fn segment(sliced: &SlicedPacket<'_>, time: Duration) -> Option<Packet> {
-    let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else { return None };
-    let (from, to): (IpAddr, IpAddr) = match sliced.net.as_ref()? {
-        NetSlice::Ipv4(ip) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
-        NetSlice::Ipv6(ip) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
-        _ => return None,
-    };
-    Some(Packet {
-        time,
-        from: SocketAddr::new(from, tcp.source_port()),
-        to: SocketAddr::new(to, tcp.destination_port()),
-        sequence: tcp.sequence_number(),
-        is_first: tcp.syn(),
-        payload: tcp.payload().to_vec(),
-    })
 }

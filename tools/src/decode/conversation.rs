@@ -26,12 +26,8 @@ pub(super) fn lines(packets: &[Packet]) -> Vec<Line> {
         let peer = halves.get(&(to, from)).map(|peer| peer.shared.clone());
         let half =
             halves.entry((from, to)).or_insert_with(|| Half::new(packet.sequence, peer.unwrap_or_default()));
-        for mut line in half.receive(packet) {
-            line.time = Some(format!("{:.6}", packet.time.as_secs_f64()));
-            line.from = Some(from.to_string());
-            line.to = Some(to.to_string());
-            lines.push(line);
-        }
+        let received = half.receive(packet).into_iter();
+        lines.extend(received.map(|line| line.between(packet.time, &from, &to)));
     }
     lines
 }

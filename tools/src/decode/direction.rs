@@ -205,14 +205,7 @@ impl Direction {
             _ => message.len() == 16,
         };
         let queue = self.shared.get().queue.unwrap_or(QueueKind::Io);
-        let said = if is_response { capsule::response(&message) } else { capsule::command(&message, queue) };
-        let mut text = said.unwrap_or_else(|| match message.len() {
-            0 => "empty: ready to receive".into(),
-            length => format!("{length} bytes, no capsule"),
-        });
-        if let Some(key) = send.invalidate {
-            text.push_str(&format!(", invalidates key {key:#010x}"));
-        }
+        let text = capsule::message(&message, is_response, queue, send.invalidate);
         Some(Line::new("Send", text))
     }
 }

@@ -3,11 +3,13 @@ mod capsule;
 mod capture;
 mod conversation;
 mod direction;
+mod roce;
 #[cfg(test)]
 mod tests;
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 use std::{fs, io};
 
 use anyhow::{Context, bail};
@@ -17,7 +19,7 @@ use serde::Serialize;
 
 #[derive(Args)]
 pub(crate) struct Decode {
-    /// A pcap or pcapng file, or text in hexadecimal; `-` reads from standard input.
+    /// A pcap or pcapng file with iWARP or RoCEv2, or text in hexadecimal; `-` reads from standard input.
     #[arg(default_value = "-")]
     input: PathBuf,
     /// What hexadecimal bytes are.
@@ -58,6 +60,8 @@ enum Format {
 /// One line of output.
 #[derive(Debug, Eq, PartialEq, Serialize)]
 pub(crate) struct Line {
+    #[serde(skip)]
+    at: Duration,
     /// Seconds since the capture began.
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<String>,
@@ -72,7 +76,18 @@ pub(crate) struct Line {
 
 impl Line {
     fn new(layer: &'static str, text: String) -> Self {
-        Self { time: None, from: None, to: None, layer, text }
+        Self { at: Duration::ZERO, time: None, from: None, to: None, layer, text }
+    }
+
+    /// Of a capture.
+    fn between(self, at: Duration, from: &impl ToString, to: &impl ToString) -> Self {
+        let time = Some(format!("{:.6}", at.as_secs_f64()));
+        Self { at, time, from: Some(from.to_string()), to: Some(to.to_string()), ..self }
+    }
+
+    /// Whether it says more than that something is no message.
+    fn is_a_message(&self) -> bool {
+        self.layer != "stream"
     }
 }
 
@@ -84,23 +99,28 @@ impl Decode {
         } else {
             bytes = fs::read(&self.input).with_context(|| self.input.display().to_string())?;
         }
-        let lines = if capture::is_capture(&bytes) {
-            conversation::lines(&capture::packets(&bytes)?)
+        let (lines, nothing) = if capture::is_capture(&bytes) {
+            let capture = capture::read(&bytes)?;
+            let lines = lines_of(&capture);
+            let nothing = !lines.iter().any(Line::is_a_message);
+            (lines, nothing.then(|| format!("no NVMe/RDMA in {}", capture.summary())))
         } else {
-            self.hexadecimal(&hex_bytes(&bytes)?)?
+            (self.hexadecimal(&hex_bytes(&bytes)?)?, None)
         };
+        self.print(&lines)?;
+        nothing.map_or(Ok(()), |found| bail!("{found}; a capture has to begin before the connection does"))
+    }
+
+    fn print(&self, lines: &[Line]) -> anyhow::Result<()> {
         let mut out = io::BufWriter::new(io::stdout().lock());
         for line in lines {
             match self.output_format {
-                Format::Json => writeln!(out, "{}", serde_json::to_string(&line)?)?,
-                Format::Normal => writeln!(out, "{}", text(&line))?,
+                Format::Json => writeln!(out, "{}", serde_json::to_string(line)?),
+                Format::Normal => writeln!(out, "{}", text(line)),
             }
+            .or_else(enough)?;
         }
-        out.flush().or_else(|error| match error.kind() {
-            // A reader such as `head` has seen enough.
-            io::ErrorKind::BrokenPipe => Ok(()),
-            _ => Err(error.into()),
-        })
+        Ok(out.flush().or_else(enough)?)
     }
 
     fn hexadecimal(&self, bytes: &[u8]) -> anyhow::Result<Vec<Line>> {
@@ -122,6 +142,19 @@ impl Decode {
         let Some(line) = line else { bail!("{} bytes are too few for a capsule", bytes.len()) };
         Ok(vec![Line::new("capsule", line)])
     }
+}
+
+/// A reader such as `head` has seen enough.
+fn enough(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) }
+}
+
+/// Everything a capture carried, in the order of time.
+fn lines_of(capture: &capture::Capture) -> Vec<Line> {
+    let mut lines = conversation::lines(&capture.segments);
+    lines.extend(roce::lines(&capture.roce));
+    lines.sort_by_key(|line| line.at);
+    lines
 }
 
 fn text(line: &Line) -> String {

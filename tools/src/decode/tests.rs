@@ -7,7 +7,7 @@ fn captured(name: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors").join(name);
     let bytes = fs::read(path).unwrap();
     assert!(capture::is_capture(&bytes));
-    conversation::lines(&capture::packets(&bytes).unwrap()).iter().map(text).collect()
+    lines_of(&capture::read(&bytes).unwrap()).iter().map(text).collect()
 }
 
 #[test]
@@ -25,6 +25,31 @@ fn a_kernel_connecting_to_a_kernel_is_read_to_the_end() {
 }
 
 #[test]
+fn a_kernel_connecting_over_roce_is_read_to_the_end() {
+    let lines = captured("nvme-rxe-roce.pcap");
+    // Something else than NVMe was tried before.
+    let begin = lines.iter().position(|line| line.contains("CM: ConnectRequest to port 4420")).unwrap();
+    let lines = &lines[begin..];
+    assert!(lines[0].contains("queue 0, 32 commands"), "{}", lines[0]);
+    assert!(lines[1].contains("CM: ConnectReply"), "{}", lines[1]);
+    assert!(lines[3].contains("Send: Connect"), "{}", lines[3]);
+    for part in ["RDMA Read Request: ", "RDMA Read Response: ", "RDMA Write: ", "invalidates key", "Identify"]
+    {
+        assert!(lines.iter().any(|line| line.contains(part)), "no {part}");
+    }
+    let commands = lines.iter().filter(|line| line.contains("Send: ")).count();
+    assert!(commands > 40, "{commands}");
+    assert!(!lines.iter().any(|line| line.contains("no capsule")));
+}
+
+#[test]
+fn a_capture_without_a_message_is_told_by_what_it_holds() {
+    let capture = capture::Capture { packets: 3, ..capture::Capture::default() };
+    assert_eq!(capture.summary(), "3 packets: 0 TCP segments, 0 RoCEv2 packets (UDP port 4791), 3 others");
+    assert!(!Line::new("stream", String::new()).is_a_message());
+}
+
+#[test]
 fn a_crc_is_verified_and_a_terminate_is_told() {
     let lines = captured("siw-crc-pair-with-terminate.pcap");
     assert!(lines[0].contains(", CRC"), "{}", lines[0]);
@@ -36,7 +61,7 @@ fn a_crc_is_verified_and_a_terminate_is_told() {
 fn segments_out_of_order_and_sent_again_make_the_same_stream() {
     let bytes =
         fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors/nvme-siw-loopback.pcap"));
-    let mut packets = capture::packets(&bytes.unwrap()).unwrap();
+    let mut packets = capture::read(&bytes.unwrap()).unwrap().segments;
     let whole = |packets: &[capture::Packet]| {
         let mut lines: Vec<_> = conversation::lines(packets)
             .into_iter()
@@ -80,9 +105,10 @@ fn any_bytes_are_survived() {
             let at = (state as usize).wrapping_mul(usize::from(*byte) + 1) % capture.len();
             capture[at] ^= byte;
         }
-        if let Ok(packets) = capture::packets(&capture) {
-            conversation::lines(&packets);
+        if let Ok(capture) = capture::read(&capture) {
+            lines_of(&capture);
         }
+        roce::any_packet_is_survived(&bytes);
     }
 }
 

@@ -13,8 +13,10 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use ironside_common::identity::host_identity;
+use ironside_common::memory::SizeClass;
 use ironside_common::nvme::Nqn;
-use ironside_initiator::attach::{AttachOptions, Attached};
+use ironside_common::size::{Size, SizeError};
+use ironside_initiator::attach::{AttachOptions, Attached, Crc};
 use ironside_initiator::host::HostOptions;
 
 use load::{Load, Order, Workload};
@@ -47,14 +49,18 @@ pub(crate) struct PerfArgs {
     /// Bytes of each request
     #[arg(short, long, default_value = "4k", value_parser = parse_size)]
     block_size: u64,
-    /// Requests outstanding at once
+    /// Requests outstanding at once, up to 1024
     #[arg(short, long, default_value_t = 32)]
     depth: u16,
-    /// Reads among the requests, in percent
+    /// Reads among the requests, in percent; less than all takes --yes-overwrite
     #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(..=100))]
     reads: u8,
-    #[arg(short, long, value_enum, default_value_t = Order::Random)]
+    /// Where one request goes after the other
+    #[arg(long, value_enum, default_value_t = Order::Random)]
     order: Order,
+    /// Agree to lose what is on the volume: the rest of the requests write all over it
+    #[arg(long)]
+    yes_overwrite: bool,
     /// Use only so many bytes from the start of the volume
     #[arg(long, value_parser = parse_size)]
     size: Option<u64>,
@@ -64,7 +70,7 @@ pub(crate) struct PerfArgs {
     /// How long to measure
     #[arg(short = 't', long, default_value_t = 5.0, value_name = "SECONDS")]
     seconds: f64,
-    /// Protect the stream by CRC32C
+    /// Protect the stream by CRC32C; off refuses a target which asks for it
     #[arg(long, value_enum, default_value_t = OnOff::On)]
     crc: OnOff,
     /// Core to run on
@@ -79,7 +85,8 @@ pub(crate) struct PerfArgs {
     /// Stop when the whole volume was read or written once
     #[arg(long)]
     once: bool,
-    #[arg(long = "output-format", visible_short_alias = 'f', value_enum, default_value_t = Format::Normal)]
+    /// How to print the figures
+    #[arg(short = 'o', long, visible_short_alias = 'f', value_enum, default_value_t = Format::Normal)]
     output_format: Format,
 }
 
@@ -105,6 +112,7 @@ pub(crate) fn run(args: &PerfArgs) -> anyhow::Result<()> {
     }
     let mut reports = Vec::new();
     if let Some(address) = &args.traddr {
+        ask_for_consent(args)?;
         let address = resolve(address, args.trsvcid)?;
         let nqn = args.nqn.context("which subsystem? Say so by --nqn")?;
         let attached = attach(args, address, nqn)?;
@@ -120,6 +128,16 @@ pub(crate) fn run(args: &PerfArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whoever only wants figures of a volume must not lose it.
+fn ask_for_consent(args: &PerfArgs) -> anyhow::Result<()> {
+    if args.reads < 100 && !args.yes_overwrite {
+        bail!(
+            "writing would overwrite what is on the volume: leave out --reads to read only, or agree with --yes-overwrite"
+        );
+    }
+    Ok(())
+}
+
 fn attach(args: &PerfArgs, address: SocketAddr, nqn: Nqn) -> anyhow::Result<Attached> {
     let identity = host_identity()?;
     let host = HostOptions {
@@ -127,8 +145,20 @@ fn attach(args: &PerfArgs, address: SocketAddr, nqn: Nqn) -> anyhow::Result<Atta
         queue_size: args.queue_size,
         ..HostOptions::new(address, nqn, identity.nqn, identity.id)
     };
-    let options = AttachOptions { crc: args.crc == OnOff::On, core: args.core, ..AttachOptions::new(host) };
+    if u32::from(args.depth) > host.requests {
+        bail!("a host has at most {} requests outstanding; --depth {} is more", host.requests, args.depth);
+    }
+    let crc = if args.crc == OnOff::On { Crc::On } else { Crc::Off };
+    let mut options = AttachOptions { crc, core: args.core, ..AttachOptions::new(host) };
+    make_room(&mut options.buffers, args);
     Attached::attach(options).with_context(|| format!("attaching {address}"))
+}
+
+/// One buffer for each request outstanding, of the smallest size that holds it.
+fn make_room(buffers: &mut [SizeClass], args: &PerfArgs) {
+    if let Some(class) = buffers.iter_mut().find(|class| u64::from(class.size) >= args.block_size) {
+        class.count = class.count.max(args.depth.into());
+    }
 }
 
 /// Runs one workload to its end.
@@ -144,7 +174,8 @@ fn measure(attached: &Attached, args: &PerfArgs) -> anyhow::Result<Report> {
     let size = args.size.unwrap_or(u64::MAX).min(geometry.size);
     let places = size / args.block_size;
     if args.depth == 0 || places < u64::from(args.depth) * 2 {
-        bail!("{size} bytes are too few for {} requests of {} bytes at once", args.depth, args.block_size);
+        let (region, request) = (Size(size), Size(args.block_size));
+        bail!("{region} are too few for {} requests of {request} at once", args.depth);
     }
     if geometry.read_only && args.reads < 100 {
         bail!("the volume is read-only");
@@ -178,31 +209,53 @@ fn resolve(name: &str, port: u16) -> anyhow::Result<SocketAddr> {
     addresses.next().with_context(|| format!("{name} has no address"))
 }
 
-/// Bytes, with `k`, `m` or `g` for powers of 1024.
-fn parse_size(text: &str) -> Result<u64, String> {
-    let lower = text.to_ascii_lowercase();
-    let lower = lower.trim_end_matches("ib").trim_end_matches('b');
-    let (digits, shift) = match lower.as_bytes().last() {
-        Some(b'k') => (&lower[..lower.len() - 1], 10),
-        Some(b'm') => (&lower[..lower.len() - 1], 20),
-        Some(b'g') => (&lower[..lower.len() - 1], 30),
-        _ => (lower, 0),
-    };
-    let number: u64 = digits.parse().map_err(|_| format!("{text:?} is no number of bytes"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
+/// As everywhere: a number, and a power of 1024.
+fn parse_size(text: &str) -> Result<u64, SizeError> {
+    text.parse::<Size>().map(|size| size.0)
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: PerfArgs,
+    }
+
+    fn args(more: &str) -> PerfArgs {
+        let line = format!("perf -a 127.0.0.1 -n nqn.2014-08.org.example:a {more}");
+        Line::try_parse_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{error}")).args
+    }
+
     #[test]
-    fn sizes_are_read_as_people_write_them() {
-        for (text, bytes) in
-            [("512", 512), ("4k", 4096), ("128KiB", 131_072), ("1G", 1 << 30), ("2MB", 2 << 20)]
-        {
-            assert_eq!(parse_size(text), Ok(bytes));
+    fn nothing_is_overwritten_without_consent() {
+        assert!(ask_for_consent(&args("")).is_ok());
+        assert!(ask_for_consent(&args("--verify")).is_ok());
+        let refused = ask_for_consent(&args("--reads 70")).unwrap_err().to_string();
+        assert!(refused.contains("--yes-overwrite"), "{refused}");
+        assert!(ask_for_consent(&args("--reads 0 --yes-overwrite")).is_ok());
+    }
+
+    #[test]
+    fn every_request_has_a_buffer() {
+        let host = "nqn.2014-08.org.example:a".parse().unwrap();
+        let options = HostOptions::new("127.0.0.1:1".parse().unwrap(), host, host, uuid::Uuid::nil());
+        for (size, bytes) in [("512", 512), ("4k", 4096), ("64k", 65_536), ("1m", 1 << 20)] {
+            let mut buffers = AttachOptions::new(options.clone()).buffers;
+            make_room(&mut buffers, &args(&format!("--block-size {size} --depth 1000")));
+            let room: u32 = buffers.iter().filter(|one| one.size >= bytes).map(|one| one.count).sum();
+            assert!(room >= 1000, "{size}: {buffers:?}");
         }
-        assert!(parse_size("").is_err() && parse_size("k").is_err() && parse_size("99999999999g").is_err());
+    }
+
+    #[test]
+    fn more_than_a_host_may_have_outstanding_is_refused_by_number() {
+        let nqn = "nqn.2014-08.org.example:a".parse().unwrap();
+        let refused = attach(&args("--depth 2000"), "127.0.0.1:1".parse().unwrap(), nqn).unwrap_err();
+        assert!(refused.to_string().contains("at most 1024 requests outstanding; --depth 2000"), "{refused}");
     }
 }

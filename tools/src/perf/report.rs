@@ -1,6 +1,7 @@
 //! Figures in words: a table for people, JSON for programs.
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
+use ironside_common::size::Size;
 use serde::Serialize;
 
 use super::baseline::Baseline;
@@ -108,12 +109,12 @@ pub(super) fn print(reports: &[Report], baseline: Option<&Baseline>, json: bool)
     }
     if let Some(baseline) = baseline {
         println!(
-            "raw TCP over loopback: ping-pong of 64 B and {} B {:.0}/s ({:.1} µs), stream {:.0} MB/s in chunks of {} KiB",
-            baseline.block_size,
+            "raw TCP over loopback: ping-pong of 64 B and {} {:.0}/s ({:.1} µs), stream {:.0} MB/s in chunks of {}",
+            Size(baseline.block_size),
             baseline.ping_pongs_per_second,
             baseline.ping_pong_us(),
             baseline.stream_bytes_per_second / 1e6,
-            baseline.stream_chunk >> 10,
+            Size(baseline.stream_chunk as u64),
         );
     }
     Ok(())

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use ironside_common::nvme::Nqn;
+use ironside_common::size::Size;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, SysconfVar, sysconf};
@@ -131,10 +132,10 @@ impl Target {
         let after = (cpu_seconds(self.process.id())?, cpu_seconds(own)?);
         let percent = |before: f64, after: f64| 100.0 * (after - before) / IDLE.as_secs_f64();
         let text = format!(
-            "idle, four connections: target {:.2} % of a core, attached host {:.2} %; target resident {} MiB",
+            "idle, four connections: target {:.2} % of a core, attached host {:.2} %; target resident {}",
             percent(before.0, after.0),
             percent(before.1, after.1),
-            resident_bytes(self.process.id())? >> 20,
+            Size(resident_bytes(self.process.id())?),
         );
         attached.close();
         Ok(text)
