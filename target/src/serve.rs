@@ -38,7 +38,9 @@ pub enum ServeError {
 
 fn listen_hint(address: &SocketAddr, error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::AddrInUse => ": something else listens there; stop it or choose another --listen".into(),
+        io::ErrorKind::AddrInUse => {
+            ": something else listens there; stop it or choose another --listen".into()
+        }
         io::ErrorKind::AddrNotAvailable => {
             format!(": no interface of this machine has that address{}", bracket_hint(address))
         }

@@ -4,7 +4,7 @@ use std::fs::File;
 use ironside_tests::support::programs::{Initiator, Target};
 use serde_json::Value;
 
-use crate::bench::{Bench, eventually};
+use crate::bench::{Bench, eventually, namespace};
 
 /// Ends a target, and starts one at its place by `again`.
 fn replace(bench: &mut Bench, again: impl FnOnce(u16, &Bench) -> Target) {
@@ -36,8 +36,14 @@ fn a_lost_connection_is_explained() {
     });
     let text = bench.initiator.succeed(&["list"]);
     assert!(text.contains("\nvol0: connecting") && text.contains("requests wait"), "{text}");
-    let volume = bench.place.join("volume");
-    bench.target = Some(Target::serve_at(port, &bench.place, &[volume.to_str().unwrap()]));
+    let other_blocks = format!("{},lba=512", bench.place.join("volume").display());
+    bench.target = Some(Target::serve_at(port, &bench.place, &[&other_blocks]));
+    eventually("other blocks are not taken for the same", || {
+        let listed = only(&bench.initiator);
+        listed["State"] == "gone"
+            && listed["Reason"].as_str().is_some_and(|why| why.contains("blocks of another"))
+    });
+    replace(&mut bench, |port, bench| Target::serve_at(port, &bench.place, &[&namespace(&bench.place)]));
     eventually("it is live again", || {
         let listed = only(&bench.initiator);
         listed["State"] == "live" && listed["Reason"].is_null() && listed["FailedAttempts"] == 0
@@ -86,7 +92,8 @@ fn a_target_which_refuses_for_good_is_named() {
     });
     eventually("the refusal is listed", || {
         let listed = only(&bench.initiator);
-        listed["State"] == "dead" && listed["Reason"].as_str().is_some_and(|why| why.contains("refuses for good"))
+        listed["State"] == "dead"
+            && listed["Reason"].as_str().is_some_and(|why| why.contains("refuses for good"))
     });
     let directory = bench.initiator.place.join(attached["Name"].as_str().unwrap());
     let log = std::fs::read_to_string(directory.join("log")).unwrap();
@@ -108,7 +115,10 @@ fn a_host_which_is_not_admitted_is_told_what_it_is_called() {
         ["connect", "-a", "127.0.0.1", "-s", &port, "-n", &nqn, "-q", host, "--via", "nbd"].map(str::to_owned)
     };
     let said = bench.initiator.fail(4, &connect(&stranger));
-    assert!(said.contains(&format!("{nqn} at 127.0.0.1:{port} does not admit this host, {stranger}")), "{said}");
+    assert!(
+        said.contains(&format!("{nqn} at 127.0.0.1:{port} does not admit this host, {stranger}")),
+        "{said}"
+    );
     assert!(said.contains(&format!("--allow-host {stranger}")), "{said}");
     bench.initiator.succeed(&connect(&friend));
     end(&bench);
@@ -118,7 +128,8 @@ fn a_host_which_is_not_admitted_is_told_what_it_is_called() {
 fn crc_is_as_asked_or_there_is_no_connection() {
     let bench = Bench::new();
     let port = bench.target().port.to_string();
-    let connect = ["connect", "-a", "127.0.0.1", "-s", &port, "-n", &bench.target().nqn, "--via", "nbd", "--crc"];
+    let connect =
+        ["connect", "-a", "127.0.0.1", "-s", &port, "-n", &bench.target().nqn, "--via", "nbd", "--crc"];
     let said = bench.initiator.fail(4, &[&connect[..], &["off"]].concat());
     assert!(said.contains("insists on CRC32C") && said.contains("--crc peer"), "{said}");
     bench.initiator.succeed(&[&connect[..], &["peer"]].concat());

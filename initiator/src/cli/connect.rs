@@ -76,6 +76,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
             println!("{}", device.display());
             let (nqn, size) = (attachment.specification.nqn, Size(volume.size));
             eprintln!("{name}: {nqn} namespace {nsid}, {size}, via {reason}");
+            if attachment.via == Via::Nbd {
+                eprintln!("{name}: clients call it nbd+unix:///?socket={}", device.display());
+            }
         }
         Format::Json => table::print_json(&json!({
             "DevicePath": attachment.device,

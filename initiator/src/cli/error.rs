@@ -217,7 +217,10 @@ mod tests {
             "nqn.2014-08.org.example:disk at 192.0.2.1:4420 does not admit this host, nqn.2014-08.org.example:me"
         );
         let remedy = error.remedy().unwrap();
-        assert!(remedy.contains("--allow-host nqn.2014-08.org.example:me") && remedy.contains("-q"), "{remedy}");
+        assert!(
+            remedy.contains("--allow-host nqn.2014-08.org.example:me") && remedy.contains("-q"),
+            "{remedy}"
+        );
         assert_eq!(error.class(), Class::Refused);
     }
 }

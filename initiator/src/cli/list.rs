@@ -192,6 +192,9 @@ mod tests {
         let dead = in_words(&condition("dead", "it was refused", None)).unwrap();
         assert!(dead.contains("1 min 15 s: it was refused; requests fail: disconnect it"), "{dead}");
         assert_eq!(in_words(&Condition { state: "live".into(), ..condition("", "", None) }), None);
-        assert_eq!((span(59), span(7265), span(90_000)), ("59 s".into(), "2 h 1 min".into(), "1 d 1 h".into()));
+        assert_eq!(
+            (span(59), span(7265), span(90_000)),
+            ("59 s".into(), "2 h 1 min".into(), "1 d 1 h".into())
+        );
     }
 }

@@ -99,7 +99,8 @@ impl Cli {
             if error.kind() == ErrorKind::ArgumentConflict
                 && error.get(ContextKind::InvalidArg).is_some_and(named)
             {
-                let message = "--config takes everything from its file; no other option of serve goes with it";
+                let message =
+                    "--config takes everything from its file; no other option of serve goes with it";
                 return Self::command().error(ErrorKind::ArgumentConflict, message);
             }
             error

@@ -252,6 +252,9 @@ mod tests {
     fn a_directory_that_cannot_be_is_told_by_name() {
         let error = settle(&config(Path::new("/dev/null/nowhere"), ""), &Lent::default()).unwrap_err();
         let text = error.to_string();
-        assert!(text.starts_with("/dev/null/nowhere/target.identities cannot be kept: make /dev/null"), "{text}");
+        assert!(
+            text.starts_with("/dev/null/nowhere/target.identities cannot be kept: make /dev/null"),
+            "{text}"
+        );
     }
 }

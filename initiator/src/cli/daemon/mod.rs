@@ -194,7 +194,10 @@ impl Daemon {
         let answered = attachment::answer(&socket, |question| match question {
             Question::Status => {
                 let condition = self.condition();
-                Answer::Status(Box::new(attachment::Status { attachment: self.attachment.clone(), condition }))
+                Answer::Status(Box::new(attachment::Status {
+                    attachment: self.attachment.clone(),
+                    condition,
+                }))
             }
             Question::Detach { force } => {
                 let uses = if force { Vec::new() } else { self.uses() };
@@ -238,6 +241,11 @@ fn condition(status: Option<&Status>, nsid: u32) -> Condition {
     let namespace = status.namespaces.iter().find(|namespace| namespace.nsid == nsid);
     let (state, reason) = match (status.state, namespace) {
         (State::Connected, Some(Namespace { available: true, .. })) => ("live", None),
+        (State::Connected, Some(Namespace { replacement: Some(other), identity, .. }))
+            if other == identity =>
+        {
+            ("gone", Some(format!("namespace {nsid} has blocks of another size now; nothing reaches it")))
+        }
         (State::Connected, Some(Namespace { replacement: Some(other), .. })) => {
             ("gone", Some(format!("namespace {nsid} is another one now ({other}); nothing reaches it")))
         }

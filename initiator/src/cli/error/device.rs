@@ -65,7 +65,8 @@ mod tests {
         let os = io::Error::from_raw_os_error;
         assert!(mount_remedy(&os(libc::EPERM)).contains("--privileged"));
         assert!(mount_remedy(&os(libc::ENODEV)).contains("modprobe fuse"));
-        let open = |path: &str, number| loop_remedy(&LoopError::Open { path: path.into(), source: os(number) });
+        let open =
+            |path: &str, number| loop_remedy(&LoopError::Open { path: path.into(), source: os(number) });
         assert!(open("/dev/loop-control", libc::ENOENT).contains("modprobe loop"));
         assert!(open("/dev/loop9", libc::ENOENT).contains("mknod /dev/loop9"));
         assert!(loop_remedy(&LoopError::NoneFree(os(libc::ENOSPC))).contains("losetup"));

@@ -54,7 +54,8 @@ pub(super) fn print_namespace(nsid: u32, structure: &Structure, format: Format) 
             }
             for (index, format, in_use) in formats(structure) {
                 let (metadata, shift) = (format.metadata_size, format.block_shift);
-                let (performance, mark) = (format.relative_performance & 3, if in_use { " (in use)" } else { "" });
+                let (performance, mark) =
+                    (format.relative_performance & 3, if in_use { " (in use)" } else { "" });
                 println!("lbaf {index:2} : ms:{metadata:<3} lbads:{shift:<2} rp:{performance:#x}{mark}");
             }
         }
@@ -178,7 +179,10 @@ mod tests {
         let structure: &Structure = zerocopy::transmute_ref!(&wire);
         let mut json = object(structure, CONTROLLER);
         assert_eq!((&json["mn"], &json["ieee"]), (&json!("A model"), &json!(0xA3_0201)));
-        assert_eq!((&json["nn"], &json["sgls"], &json["msdbd"]), (&json!(1024), &json!(0x10_0005), &json!(1)));
+        assert_eq!(
+            (&json["nn"], &json["sgls"], &json["msdbd"]),
+            (&json!(1024), &json!(0x10_0005), &json!(1))
+        );
         assert_eq!(json.remove("tnvmcap"), Some(json!(u128::MAX.to_string())));
         let states = power_states(structure);
         assert_eq!((&states[1]["max_power"], &states[1]["max_power_scale"]), (&json!(0x19), &json!(1)));
@@ -198,7 +202,8 @@ mod tests {
         let json = object(structure, NAMESPACE);
         assert_eq!((&json["nsze"], &json["anagrpid"]), (&json!(7), &json!(3)));
         assert_eq!(json["eui64"], "0000000000000009");
-        let formats: Vec<_> = formats(structure).map(|(_, format, used)| (format.block_shift, used)).collect();
+        let formats: Vec<_> =
+            formats(structure).map(|(_, format, used)| (format.block_shift, used)).collect();
         assert_eq!(formats, [(9, false), (12, true)]);
     }
 }
