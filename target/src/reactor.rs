@@ -18,7 +18,7 @@ use ironside_common::verbs::{Kind, Sge, Token};
 use crate::backend::{Backends, Done, Medium, OpenMedium, Operation};
 use crate::catalog::{Catalog, Namespace};
 use crate::controller::TRANSFER_MAX;
-use crate::poll_group::{self, Message, PollGroup, Storage};
+use crate::poll_group::{self, Message, PollGroup, Storage, Unanswered};
 
 /// Entries of a reactor's ring; more in flight are submitted as these complete.
 const RING_ENTRIES: u32 = 1024;
@@ -66,6 +66,11 @@ pub enum ReactorError {
     Buffers(#[source] io::Error),
     #[error("it panicked; this is a bug")]
     Panicked,
+    #[error(
+        "a medium did not answer, and these commands may or may not have happened: {0}; look at the device or \
+         file system below, or allow more time by `drain-timeout`"
+    )]
+    Hung(String),
     #[error("a namespace's medium cannot be attached")]
     Attach(#[source] io::Error),
 }
@@ -80,7 +85,19 @@ pub fn serve(parts: Parts, started: impl FnOnce()) -> Result<(), ReactorError> {
     let pool = Pool::new(&memory, &BUFFERS).map_err(ReactorError::Buffers)?;
     let mut reactor = Reactor::new(parts, &mut ring, memory, pool)?;
     started();
-    Ok(run(&mut ring, &mut reactor)?)
+    run(&mut ring, &mut reactor)?;
+    match reactor.group.given_up() {
+        None => Ok(()),
+        Some(unanswered) => Err(ReactorError::Hung(in_words(unanswered))),
+    }
+}
+
+fn in_words(unanswered: &[Unanswered]) -> String {
+    let one = |one: &Unanswered| {
+        let Unanswered { subsystem, nsid, commands } = one;
+        format!("{commands} of namespace {nsid} of {subsystem}")
+    };
+    unanswered.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 struct Reactor {

@@ -4,6 +4,7 @@
 use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use allocation_counter::measure;
 use ironside_common::memory::{Memory, Pool, Region, SizeClass};
@@ -78,6 +79,7 @@ impl Pair {
             in_capsule: 4096,
             reads: 16,
             io_queues: 1,
+            drain: Duration::from_secs(30),
         };
         let group = PollGroup::new(shape, verbs, RamOnly(backends), pool, memory, catalog);
 

@@ -20,6 +20,8 @@ pub const DEFAULT_PORT: u16 = 4420;
 pub const QUEUE_DEPTH_DEFAULT: u16 = 128;
 pub const QUEUE_DEPTH_MAX: u16 = 1024;
 pub const REACTORS_MAX: u16 = 64;
+pub const DRAIN_TIMEOUT_S_DEFAULT: u16 = 30;
+pub const DRAIN_TIMEOUT_S_MAX: u16 = 3600;
 pub const SUBSYSTEMS_MAX: usize = 256;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -31,6 +33,8 @@ pub struct Config {
     /// Entries of an I/O queue a host may ask for.
     pub queue_depth: u16,
     pub crc: Crc,
+    /// Seconds the media have to answer what is under way when the target stops.
+    pub drain_timeout_s: u16,
     /// `None`: [`ironside_common::identity::state_directory`].
     pub state_directory: Option<PathBuf>,
     /// Never empty.

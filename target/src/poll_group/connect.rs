@@ -1,5 +1,6 @@
 //! From a connection to a queue of a controller: private data, Connect, and the admin commands after it.
 use std::sync::Arc;
+use std::time::Duration;
 
 use ironside_common::nvme::fabrics::{Connect, ConnectData};
 use ironside_common::nvme::private_data::{Reject, RejectStatus, Reply, Request};
@@ -25,7 +26,11 @@ pub(super) struct HeldConnect {
     data: Box<ConnectData>,
     /// Reactors which have not answered yet.
     pub(super) waiting: usize,
+    since: Time,
 }
+
+/// How long such a Connect is held. An RDMA Read which a vanished host leaves unanswered is given up before.
+const HELD_DEADLINE: Duration = Duration::from_secs(20);
 
 impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     /// A host asks for a connection: its private data says which queue it is to be.
@@ -63,6 +68,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             accepted: now,
             membership: None,
             connecting: false,
+            held: false,
             subnqn: None,
             joining: None,
             disconnecting: false,
@@ -133,7 +139,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         }
         connection.connecting = true;
         if connect.qid == 0 {
-            self.hold_connect(qp, job.token, connect, data);
+            self.hold_connect(now, qp, job.token, connect, data);
         } else {
             self.ask_to_join(now, qp, job.token, connect, data);
         }
@@ -141,14 +147,53 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
 
     /// A host's new Connect is held until the writes of its old queues have drained, on every reactor: a
     /// write which the host has given up must not land after the one that replaced it.
-    fn hold_connect(&mut self, qp: QpHandle, token: Token, connect: Connect, data: ConnectData) {
-        let generation = self.connection(qp).map_or(0, |connection| connection.generation);
+    fn hold_connect(&mut self, now: Time, qp: QpHandle, token: Token, connect: Connect, data: ConnectData) {
+        let Some(connection) = self.connection(qp) else { return };
+        connection.held = true;
+        let generation = connection.generation;
         let asking = self.name(qp, generation);
         for reactor in 0..self.settings.reactors {
             self.send(reactor, Message::Quiesce { host: Box::new(HostName::of(&data)), asking });
         }
         let waiting = self.settings.reactors;
-        self.held.push(HeldConnect { queue: asking, token, connect, data: Box::new(data), waiting });
+        let data = Box::new(data);
+        self.held.push(HeldConnect { queue: asking, token, connect, data, waiting, since: now });
+    }
+
+    /// A Connect which was held for too long is answered: its host may try again.
+    pub(super) fn check_held(&mut self, now: Time) -> bool {
+        let overdue = |held: &HeldConnect| now.since(held.since) >= HELD_DEADLINE;
+        let mut any = false;
+        while let Some(index) = self.held.iter().position(overdue) {
+            any = true;
+            let HeldConnect { queue, token, data, .. } = self.held.swap_remove(index);
+            self.release_quiesce(queue);
+            if let Some(connection) = self.named(queue) {
+                connection.held = false;
+                let busy = Refusal::from(Status::CONNECT_CONTROLLER_BUSY.with_dnr(false));
+                self.refuse(now, queue.qp, token, busy, &HostName::of(&data));
+            }
+        }
+        any
+    }
+
+    /// The connection of a held Connect has ended: nobody waits for an answer.
+    pub(super) fn give_up_connect(&mut self, now: Time, qp: QpHandle) {
+        let Some(connection) = self.connection(qp).filter(|connection| connection.held) else { return };
+        connection.held = false;
+        let generation = connection.generation;
+        let queue = self.name(qp, generation);
+        if let Some(index) = self.held.iter().position(|held| held.queue == queue) {
+            let held = self.held.swap_remove(index);
+            self.release_quiesce(queue);
+            self.answer(now, held.token, refused(Status::INTERNAL));
+        }
+    }
+
+    fn release_quiesce(&mut self, asking: QueueName) {
+        for reactor in 0..self.settings.reactors {
+            self.send(reactor, Message::GaveUp { asking });
+        }
     }
 
     pub(super) fn on_quiesced(&mut self, now: Time, asking: QueueName) {
@@ -156,7 +201,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         self.held[index].waiting -= 1;
         if self.held[index].waiting == 0 {
             let held = self.held.swap_remove(index);
-            if self.named(held.queue).is_some() {
+            if let Some(connection) = self.named(held.queue) {
+                connection.held = false;
                 self.connect_admin(now, held);
             }
         }

@@ -23,6 +23,8 @@ pub(super) struct Connection {
     pub(super) membership: Option<Membership>,
     /// A Connect is being decided about.
     pub(super) connecting: bool,
+    /// That Connect waits until old writes of its host have ended.
+    pub(super) held: bool,
     /// The subsystem of an I/O queue, as its Connect named it.
     pub(super) subnqn: Option<[u8; 256]>,
     /// The Connect which another reactor decides about.
@@ -50,6 +52,13 @@ pub(super) struct Joining {
 }
 
 impl Connection {
+    /// The subsystem of an I/O queue in words.
+    pub(super) fn subsystem(&self) -> String {
+        let field = self.subnqn.as_ref().map_or(&[][..], |field| field);
+        let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
+        String::from_utf8_lossy(&field[..end]).into_owned()
+    }
+
     /// One store by the one thread that owns the queue.
     pub(super) fn note_activity(&self) {
         self.activity.store(self.qpair.commands(), Ordering::Relaxed);

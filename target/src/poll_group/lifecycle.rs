@@ -1,4 +1,5 @@
 //! How connections and controllers end, what time does to them, and how a new configuration reaches them.
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use ironside_common::nvme::io::Geometry;
 use ironside_common::time::Time;
 use ironside_common::verbs::{Connections, QpHandle, TargetVerbs};
 
-use super::{CONNECT_DEADLINE, DRAIN_DEADLINE, Message, PollGroup, Storage};
+use super::{CONNECT_DEADLINE, DRAIN_DEADLINE, Message, PollGroup, Storage, Unanswered};
 use crate::catalog::Catalog;
 use crate::controller::{Event, TRANSFER_MAX};
 use crate::qpair::{AdminReply, Fault, Namespace};
@@ -42,6 +43,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 self.verbs.disconnect(qp);
             }
             self.leave_controller(now, qp);
+            self.give_up_connect(now, qp);
         }
         if disconnected && drained {
             self.verbs.destroy(qp);
@@ -107,11 +109,11 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         for cntlid in self.controllers.ids() {
             self.check_controller(now, cntlid);
         }
-        let mut busy = false;
+        let mut busy = self.check_held(now);
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else { continue };
             let qp = QpHandle(u16::try_from(index).expect("handles are numbered by a u16"));
-            let late = now.since(connection.accepted) >= CONNECT_DEADLINE;
+            let late = now.since(connection.accepted) >= CONNECT_DEADLINE && !connection.held;
             if connection.qpair.fault().is_some() {
                 continue;
             }
@@ -126,7 +128,25 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 }
             }
         }
+        self.check_media(now);
         busy
+    }
+
+    /// A drain does not wait for a medium for ever.
+    fn check_media(&mut self, now: Time) {
+        let patience = self.settings.drain;
+        if self.given_up.is_some() || self.draining.is_none_or(|since| now.since(since) < patience) {
+            return;
+        }
+        let mut counts = BTreeMap::new();
+        for connection in self.connections.iter().flatten() {
+            for nsid in connection.qpair.at_media() {
+                *counts.entry((connection.subsystem(), nsid)).or_insert(0) += 1;
+            }
+        }
+        let unanswered =
+            counts.into_iter().map(|((subsystem, nsid), commands)| Unanswered { subsystem, nsid, commands });
+        self.given_up = Some(unanswered.collect());
     }
 
     /// Whether this is the admin queue of a controller with I/O queues, which it would take along.

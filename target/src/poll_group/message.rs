@@ -58,6 +58,8 @@ pub enum Message {
     Quiesce { host: Box<HostName>, asking: QueueName },
     /// Your answer to it.
     Quiesced { asking: QueueName },
+    /// You need not answer any more.
+    GaveUp { asking: QueueName },
     /// A new version of the configuration: new commands find what it holds, and nothing else.
     Catalog(Arc<Catalog>),
     /// Every reactor has the new version: hosts may be told what changed for them.

@@ -51,6 +51,16 @@ pub struct Settings {
     pub reads: u32,
     /// I/O queues a controller grants at most.
     pub io_queues: u16,
+    /// How long a drain waits for the media.
+    pub drain: Duration,
+}
+
+/// Commands which a medium has not answered.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Unanswered {
+    pub subsystem: String,
+    pub nsid: u32,
+    pub commands: usize,
 }
 
 /// Backends, and the admin commands which queue pairs hand out while they are called.
@@ -107,6 +117,8 @@ pub struct PollGroup<V, B> {
     turns: u64,
     next_check: Time,
     draining: Option<Time>,
+    /// What a drain did not wait for any longer.
+    given_up: Option<Vec<Unanswered>>,
     scratch: Vec<u8>,
 }
 
@@ -139,6 +151,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             turns: 0,
             next_check: Time::ZERO,
             draining: None,
+            given_up: None,
             scratch: Vec::new(),
         };
         group.set_views();
@@ -181,9 +194,15 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         self.outbox.pop_front()
     }
 
-    /// True once a drain is over: nobody is connected any more.
+    /// True once a drain is over: nobody is connected any more, or a medium has not answered in time.
     pub fn is_drained(&self) -> bool {
-        self.draining.is_some() && self.connections.iter().all(Option::is_none)
+        let nobody = || self.connections.iter().all(Option::is_none);
+        self.draining.is_some() && (self.given_up.is_some() || nobody())
+    }
+
+    /// What a drain which is over has not waited for.
+    pub fn given_up(&self) -> Option<&[Unanswered]> {
+        self.given_up.as_deref()
     }
 
     pub fn provider(&self) -> &V {
@@ -231,6 +250,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             }
             Message::Quiesce { host, asking } => self.quiescing.push((host, asking, self.turns + 2)),
             Message::Quiesced { asking } => self.on_quiesced(now, asking),
+            Message::GaveUp { asking } => self.quiescing.retain(|(_, other, _)| *other != asking),
             Message::Catalog(catalog) => self.on_catalog(catalog),
             Message::Announce => self.announce(now),
             Message::Drain => self.drain(now),

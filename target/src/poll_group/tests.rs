@@ -39,6 +39,8 @@ impl Storage for NoDisk {
     }
 }
 
+const DRAIN: Duration = Duration::from_secs(30);
+
 struct Bench {
     network: Network,
     group: PollGroup<SimProvider, NoDisk>,
@@ -66,8 +68,15 @@ impl Bench {
         let namespace = crate::catalog::Namespace::whole(1, Uuid::from_u128(1), medium);
         let subsystem = Subsystem::new(nqn("s"), "S", Hosts::Any, vec![address], vec![namespace]).unwrap();
         let catalog = Arc::new(Catalog::new(1, vec![subsystem]).unwrap());
-        let settings =
-            Settings { reactor: 0, reactors: 1, queue_depth: 32, in_capsule: 4096, reads: 4, io_queues: 4 };
+        let settings = Settings {
+            reactor: 0,
+            reactors: 1,
+            queue_depth: 32,
+            in_capsule: 4096,
+            reads: 4,
+            io_queues: 4,
+            drain: DRAIN,
+        };
         let group = PollGroup::new(settings, verbs, NoDisk, pool, memory, catalog);
         let memory = Memory::new();
         memory.register(Region::new(1 << 20).unwrap());

@@ -253,6 +253,16 @@ impl Qpair {
         !self.await_buffer.is_empty() || !self.await_fetch.is_empty()
     }
 
+    /// The namespace of each command which a medium has been asked and has not answered.
+    pub fn at_media(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().filter_map(|slot| match &slot.phase {
+            Phase::Executing(Execution { active: Active { work: Work::Io(namespace, _), .. }, .. }) => {
+                Some(namespace.nsid)
+            }
+            _ => None,
+        })
+    }
+
     /// Commands received so far.
     pub fn commands(&self) -> u64 {
         self.commands

@@ -3,6 +3,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, channel};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use ironside_common::provider::soft;
 use ironside_common::reactor::{Sender, mailbox, pin_to_core};
@@ -51,6 +52,7 @@ impl Reactors {
                 in_capsule: IN_CAPSULE,
                 reads: READS,
                 io_queues: IO_QUEUES,
+                drain: Duration::from_secs(config.drain_timeout_s.into()),
             };
             let provider =
                 soft::Settings { crc: config.crc == Crc::On, seed: seed(), ..soft::Settings::default() };

@@ -65,6 +65,7 @@ impl Target {
             in_capsule: 4096,
             reads: READS.into(),
             io_queues: IO_QUEUES,
+            drain: Duration::from_secs(30),
         };
         let drives = Drives::new(&memory);
         let catalog = Catalog::new(1, subsystems(&[1, 2, 3])).expect("it is a catalog");

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ironside_common::memory::{Memory, Pool, SizeClass};
 use ironside_common::provider::sim::Choices;
@@ -46,7 +47,9 @@ impl<F: Fabric> Target<F> {
             let provider = fabric.provider(self.address, &memory, 0);
             let share = Share::new(&self.disks, &memory);
             let reads = 1 + choices.below(4);
-            let settings = Settings { reactor, reactors, queue_depth, in_capsule: 4096, reads, io_queues: 4 };
+            let drain = Duration::from_secs(30);
+            let settings =
+                Settings { reactor, reactors, queue_depth, in_capsule: 4096, reads, io_queues: 4, drain };
             let group =
                 PollGroup::new(settings, provider, share, Rc::clone(&pool), memory, Arc::clone(catalog));
             self.reactors.push(Reactor { group, pool });

@@ -32,7 +32,7 @@ fn the_shortest_file_and_the_shortest_flags_are_the_same() {
     assert_eq!(file, from_flags("--namespace disk.img").unwrap());
     assert_eq!(file.listen, ["127.0.0.1:4420".parse().unwrap()]);
     assert_eq!(file.subsystems[0].hosts, Hosts::ThisMachine);
-    assert_eq!((file.queue_depth, file.crc), (128, Crc::On));
+    assert_eq!((file.queue_depth, file.crc, file.drain_timeout_s), (128, Crc::On, 30));
 }
 
 #[test]
@@ -43,6 +43,7 @@ fn everything_said_in_a_file_can_be_said_by_flags() {
         reactors = 2
         queue-depth = 1024
         crc = "peer"
+        drain-timeout = 5
         state-dir = "/var/lib/other"
 
         [[subsystem]]
@@ -67,7 +68,7 @@ fn everything_said_in_a_file_can_be_said_by_flags() {
     );
     let flags = from_flags(
         "--listen 192.0.2.1 --listen [2001:db8::1]:4421 --listen [::1] --reactors 2 --queue-depth 1024 --crc peer \
-         --state-dir /var/lib/other --nqn nqn.2014-08.org.example:a --serial S1 \
+         --drain-timeout 5 --state-dir /var/lib/other --nqn nqn.2014-08.org.example:a --serial S1 \
          --allow-host nqn.2014-08.org.example:h1 --allow-host nqn.2014-08.org.example:h2 \
          --namespace disk.img,size=1GiB,lba=4096,read-only,uuid=6f9619ff-8b86-d011-b42d-00cf4fc964ff \
          --namespace ram:1MiB --namespace null:1T,lba=512",
