@@ -89,6 +89,16 @@ pub trait Connections {
     /// [`CmEvent::Disconnected`] comes. Harmless if it has ended already.
     fn disconnect(&mut self, qp: QpHandle);
 
+    /// Asks to find out when everything of the peer's that has arrived here by now has been reported; see
+    /// [`Self::has_caught_up`]. A provider which reports what arrives at once has nothing to do.
+    fn catch_up(&mut self, _qp: QpHandle) {}
+
+    /// Whether all that had arrived when [`Self::catch_up`] was called last has been reported since, or is
+    /// among the events which wait.
+    fn has_caught_up(&self, _qp: QpHandle) -> bool {
+        true
+    }
+
     /// Frees the queue pair and its handle.
     ///
     /// # Panics

@@ -17,7 +17,7 @@ use crate::qpair::{AdminJob, AdminReply, Qpair, Role};
 /// Entries of an admin queue: what hosts ask for, and what the discovery log offers.
 const ADMIN_DEPTH: u16 = 32;
 
-/// An admin queue's Connect whose host has other connections that are still draining somewhere.
+/// An admin queue's Connect whose host may have writes under way on other connections.
 #[derive(Debug)]
 pub(super) struct HeldConnect {
     pub(super) queue: QueueName,
@@ -145,8 +145,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         }
     }
 
-    /// A host's new Connect is held until the writes of its old queues have drained, on every reactor: a
-    /// write which the host has given up must not land after the one that replaced it.
+    /// A host's new Connect is held until the writes which have come from it have ended, on every reactor.
     fn hold_connect(&mut self, now: Time, qp: QpHandle, token: Token, connect: Connect, data: ConnectData) {
         let Some(connection) = self.connection(qp) else { return };
         connection.held = true;
@@ -170,6 +169,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             self.release_quiesce(queue);
             if let Some(connection) = self.named(queue) {
                 connection.held = false;
+                // Its time for another Connect begins now, or the answer would not leave.
+                connection.accepted = now;
                 let busy = Refusal::from(Status::CONNECT_CONTROLLER_BUSY.with_dnr(false));
                 self.refuse(now, queue.qp, token, busy, &HostName::of(&data));
             }

@@ -64,10 +64,8 @@ impl Connection {
         self.activity.store(self.qpair.commands(), Ordering::Relaxed);
     }
 
-    /// A lost connection of this host may still change the medium.
-    pub(super) fn may_write_for(&self, host: &HostName) -> bool {
-        let membership = self.membership.as_ref();
-        let same = membership.is_some_and(|membership| membership.host.may_be(host));
-        same && self.qpair.fault().is_some() && !self.qpair.is_drained()
+    /// Whether it is a queue of this host.
+    pub(super) fn is_of(&self, host: &HostName) -> bool {
+        self.membership.as_ref().is_some_and(|membership| membership.host.may_be(host))
     }
 }

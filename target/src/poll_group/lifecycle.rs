@@ -170,26 +170,6 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         }
     }
 
-    /// Answers other reactors once the lost connections of a host have drained here. Two turns pass first:
-    /// in them every socket is read, so that a connection which the host has closed is known to be lost.
-    pub(super) fn check_quiescing(&mut self) -> bool {
-        let (turns, connections) = (self.turns, &self.connections);
-        let mut ready = Vec::new();
-        self.quiescing.retain(|(host, asking, earliest)| {
-            let writes = connections.iter().flatten().any(|connection| connection.may_write_for(host));
-            let quiet = turns >= *earliest && !writes;
-            if quiet {
-                ready.push(*asking);
-            }
-            !quiet
-        });
-        let busy = !ready.is_empty() || self.quiescing.iter().any(|(.., earliest)| turns < *earliest);
-        for asking in ready {
-            self.send(asking.reactor, Message::Quiesced { asking });
-        }
-        busy
-    }
-
     /// Nothing new starts; what is under way is finished; then everyone is disconnected.
     pub(super) fn drain(&mut self, now: Time) {
         if self.draining.is_none() {

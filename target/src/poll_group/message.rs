@@ -54,7 +54,7 @@ pub enum Message {
     Left { cntlid: u16, queue: QueueName },
     /// The controller of your I/O queue ends it.
     End { queue: QueueName, why: &'static str },
-    /// Tell me once no write of this host's lost connections is under way on your side.
+    /// Tell me once no write which has come from this host by now is under way on your side.
     Quiesce { host: Box<HostName>, asking: QueueName },
     /// Your answer to it.
     Quiesced { asking: QueueName },

@@ -8,6 +8,7 @@ mod connection;
 mod controllers;
 mod lifecycle;
 mod message;
+mod quiesce;
 #[cfg(test)]
 mod tests;
 
@@ -105,8 +106,8 @@ pub struct PollGroup<V, B> {
     controllers: Controllers,
     /// Admin queue Connects which wait until old writes of the same host have drained.
     held: Vec<connect::HeldConnect>,
-    /// Questions of other reactors about lost connections of a host.
-    quiescing: Vec<(Box<HostName>, QueueName, u64)>,
+    /// Questions of reactors about the writes of a host.
+    quiescing: Vec<quiesce::Quiesce>,
     outbox: VecDeque<(usize, Message)>,
     /// Queue pairs which wait for a buffer, whose turn comes first in front; and up to which return of
     /// buffers all of them have been offered one.
@@ -114,7 +115,6 @@ pub struct PollGroup<V, B> {
     offered: u64,
     /// What each peer holds of the pool by all its connections.
     peers: BTreeMap<IpAddr, Weak<Account>>,
-    turns: u64,
     next_check: Time,
     draining: Option<Time>,
     /// What a drain did not wait for any longer.
@@ -148,7 +148,6 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             waiting: VecDeque::new(),
             offered: 0,
             peers: BTreeMap::new(),
-            turns: 0,
             next_check: Time::ZERO,
             draining: None,
             given_up: None,
@@ -160,7 +159,6 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
 
     /// Does all that can be done without waiting. Says whether there was anything.
     pub fn turn(&mut self, now: Time) -> bool {
-        self.turns += 1;
         let mut busy = false;
         while let Some(event) = self.verbs.poll() {
             busy = true;
@@ -248,9 +246,9 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                     self.end(now, queue.qp, Fault::Ended(why));
                 }
             }
-            Message::Quiesce { host, asking } => self.quiescing.push((host, asking, self.turns + 2)),
+            Message::Quiesce { host, asking } => self.begin_quiesce(&host, asking),
             Message::Quiesced { asking } => self.on_quiesced(now, asking),
-            Message::GaveUp { asking } => self.quiescing.retain(|(_, other, _)| *other != asking),
+            Message::GaveUp { asking } => self.quiescing.retain(|quiesce| quiesce.asking != asking),
             Message::Catalog(catalog) => self.on_catalog(catalog),
             Message::Announce => self.announce(now),
             Message::Drain => self.drain(now),

@@ -16,12 +16,23 @@ use super::*;
 use crate::backend::OpenMedium;
 use crate::catalog::{Hosts, Subsystem};
 
-/// Never asked for anything in these tests.
-struct NoDisk;
+/// Takes what it is asked, and ends it when it is told to.
+#[derive(Default)]
+struct SlowDisk {
+    asked: VecDeque<Token>,
+    done: VecDeque<Done>,
+}
 
-impl Medium for NoDisk {
-    fn submit(&mut self, _: Token, _: usize, operation: Operation) {
-        unreachable!("{operation:?}");
+impl SlowDisk {
+    fn finish_one(&mut self) {
+        let token = self.asked.pop_front().unwrap();
+        self.done.push_back(Done { token, result: Ok(()) });
+    }
+}
+
+impl Medium for SlowDisk {
+    fn submit(&mut self, token: Token, _: usize, _: Operation) {
+        self.asked.push_back(token);
     }
 
     fn in_place(&self, _: usize, _: u64, _: u32) -> Option<Sge> {
@@ -29,11 +40,11 @@ impl Medium for NoDisk {
     }
 
     fn poll(&mut self) -> Option<Done> {
-        None
+        self.done.pop_front()
     }
 }
 
-impl Storage for NoDisk {
+impl Storage for SlowDisk {
     fn backend_of(&mut self, _: &crate::catalog::Namespace) -> usize {
         0
     }
@@ -43,7 +54,7 @@ const DRAIN: Duration = Duration::from_secs(30);
 
 struct Bench {
     network: Network,
-    group: PollGroup<SimProvider, NoDisk>,
+    group: PollGroup<SimProvider, SlowDisk>,
     host: SimProvider,
     memory: Rc<Memory>,
     address: SocketAddr,
@@ -77,7 +88,7 @@ impl Bench {
             io_queues: 4,
             drain: DRAIN,
         };
-        let group = PollGroup::new(settings, verbs, NoDisk, pool, memory, catalog);
+        let group = PollGroup::new(settings, verbs, SlowDisk::default(), pool, memory, catalog);
         let memory = Memory::new();
         memory.register(Region::new(1 << 20).unwrap());
         let host = network.endpoint("192.0.2.2:1".parse().unwrap(), Rc::clone(&memory), 8);
@@ -151,6 +162,7 @@ impl Bench {
         self.connect(admin, 1, 0, CNTLID_DYNAMIC);
         self.settle();
         let cntlid = self.answers.pop().unwrap().dw0() as u16;
+        self.answers.clear();
         self.send(admin, &PropertySet::new(PropertyId::CC, 0x0046_0001).to_command(2));
         self.settle();
         assert_eq!(self.statuses(), [(2, true)]);
@@ -235,4 +247,82 @@ fn a_host_which_lets_reads_go_unanswered_does_not_hold_all_buffers() {
     bench.settle();
     assert_eq!(bench.group.pool.available(), bench.group.pool.total());
     assert_eq!(bench.group.connections(), 1, "both queues are lost, and the admin queue stays");
+}
+
+impl Bench {
+    /// A controller with an I/O queue, on which `writes` commands have reached the medium.
+    fn writing(&mut self, writes: u16) -> QpHandle {
+        let (_, cntlid) = self.controller();
+        let io = self.queue(1);
+        self.connect(io, 3, 1, cntlid);
+        self.settle();
+        assert_eq!(self.statuses(), [(3, true)]);
+        (0..writes).for_each(|cid| self.send(io, &Command::new(IoOpcode::WRITE_ZEROES.0, cid, 1)));
+        self.settle();
+        assert_eq!(self.group.storage().asked.len(), usize::from(writes));
+        io
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        self.now = self.now + Duration::from_secs(seconds);
+        self.settle();
+    }
+}
+
+#[test]
+fn a_new_connect_waits_for_what_came_before_it_on_a_connection_that_still_stands() {
+    let mut bench = Bench::new();
+    let io = bench.writing(2);
+    let again = bench.queue(0);
+    bench.connect(again, 9, 0, CNTLID_DYNAMIC);
+    bench.settle();
+    // What comes later is the business of a host which has both.
+    bench.send(io, &Command::new(IoOpcode::WRITE_ZEROES.0, 2, 1));
+    bench.settle();
+    bench.group.storage().finish_one();
+    bench.settle();
+    assert_eq!(bench.statuses(), [(0, true)], "one of the writes before it is still under way");
+    bench.group.storage().finish_one();
+    bench.settle();
+    let mut statuses = bench.statuses();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [(1, true), (9, true)]);
+    assert_eq!((bench.group.controllers(), bench.group.storage().asked.len()), (2, 1));
+}
+
+#[test]
+fn a_connect_is_not_held_for_ever() {
+    let mut bench = Bench::new();
+    bench.writing(1);
+    let again = bench.queue(0);
+    bench.connect(again, 9, 0, CNTLID_DYNAMIC);
+    bench.settle();
+    bench.wait(19);
+    assert_eq!(bench.statuses(), []);
+    bench.wait(1);
+    let answer = bench.answers.pop().unwrap();
+    assert_eq!(answer.status(), Status::CONNECT_CONTROLLER_BUSY.with_dnr(false));
+    // And who hangs up meanwhile leaves nothing behind.
+    let third = bench.queue(0);
+    bench.connect(third, 9, 0, CNTLID_DYNAMIC);
+    bench.settle();
+    assert!(!bench.group.quiescing.is_empty());
+    bench.host.disconnect(third);
+    bench.settle();
+    assert!(bench.group.held.is_empty() && bench.group.quiescing.is_empty());
+}
+
+#[test]
+fn a_drain_gives_a_medium_that_hangs_up_and_says_which() {
+    let mut bench = Bench::new();
+    bench.writing(3);
+    bench.group.storage().finish_one();
+    bench.group.on_message(bench.now, Message::Drain);
+    bench.wait(29);
+    assert!(!bench.group.is_drained());
+    assert_eq!(bench.group.given_up(), None);
+    bench.wait(1);
+    assert!(bench.group.is_drained());
+    let unanswered = Unanswered { subsystem: nqn("s").to_string(), nsid: 1, commands: 2 };
+    assert_eq!(bench.group.given_up(), Some(&[unanswered][..]));
 }

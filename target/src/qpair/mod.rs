@@ -263,7 +263,18 @@ impl Qpair {
         })
     }
 
-    /// Commands received so far.
+    /// Commands which have come so far, whether or not they have found a slot.
+    pub fn received(&self) -> u64 {
+        self.commands + self.incoming.len() as u64
+    }
+
+    /// Whether one of the first so many commands may still change the medium.
+    pub fn changes_until(&self, received: u64) -> bool {
+        let waits = self.commands < received && !self.stopped && !self.incoming.is_empty();
+        waits || self.slots.iter().any(|slot| slot.number <= received && slot.changing().is_some())
+    }
+
+    /// Commands admitted so far.
     pub fn commands(&self) -> u64 {
         self.commands
     }
@@ -299,6 +310,7 @@ impl Qpair {
             let Some(slot) = self.free.pop() else { return };
             let received = self.incoming.pop_front().expect("just seen");
             self.commands += 1;
+            self.slots[usize::from(slot)].number = self.commands;
             let command = Command::from_capsule(cx.verbs.message(&received)).expect("its length was checked");
             let data_length = received.length - u32::try_from(Command::SIZE).expect("64");
             let cid = command.cid.get();

@@ -10,6 +10,20 @@ use crate::qpair::Namespace;
 pub(super) struct Slot {
     pub(super) phase: Phase,
     pub(super) generation: u16,
+    /// How many commands the queue pair had admitted with this one.
+    pub(super) number: u64,
+}
+
+impl Slot {
+    /// The command, while the medium may still change because of it.
+    pub(super) fn changing(&self) -> Option<&Active> {
+        let active = match &self.phase {
+            Phase::AwaitBuffer(active) => active,
+            Phase::Fetching(execution) | Phase::Executing(execution) => &execution.active,
+            Phase::Free | Phase::Held(_) | Phase::AwaitSend(_) | Phase::Responding(_) => return None,
+        };
+        matches!(&active.work, Work::Io(_, request) if request.changes_medium()).then_some(active)
+    }
 }
 
 #[derive(Debug, Default)]

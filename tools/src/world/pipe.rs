@@ -335,6 +335,14 @@ impl Connections for PipeProvider {
         self.soft.disconnect(qp);
     }
 
+    fn catch_up(&mut self, qp: QpHandle) {
+        self.soft.catch_up(qp);
+    }
+
+    fn has_caught_up(&self, qp: QpHandle) -> bool {
+        self.soft.has_caught_up(qp)
+    }
+
     fn destroy(&mut self, qp: QpHandle) {
         self.soft.destroy(qp);
     }

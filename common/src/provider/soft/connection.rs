@@ -75,6 +75,8 @@ pub(super) struct Full {
     pub(super) sent_at: Time,
     /// When the peer is to be nudged; nothing once it has been heard.
     pub(super) nudge_at: Option<Time>,
+    /// Bytes to receive at most until all is known that had arrived when somebody asked.
+    pub(super) behind: Option<usize>,
 }
 
 impl Full {
@@ -90,6 +92,7 @@ impl Full {
             answered_at: now,
             sent_at: now,
             nudge_at: None,
+            behind: None,
         };
         for (id, buffer) in full.receives.all() {
             full.stream.post_receive(id, buffer);

@@ -229,10 +229,14 @@ fn receive<W: Wire>(
         let received = match wire.receive(memory, direct, room) {
             Ok(0) => return Err(End::Peer),
             Ok(received) => received,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                full.behind = None;
+                break;
+            }
             Err(error) => return Err(End::Error(error)),
         };
         moved += received;
+        full.behind = full.behind.and_then(|left| left.checked_sub(received));
         let placed =
             direct.map_or(0, |direct| direct.length.min(u32::try_from(received).unwrap_or(u32::MAX)));
         full.stream.received_direct(placed);

@@ -11,6 +11,9 @@ use crate::verbs::{
     PrivateData, QpHandle, Received, RejectReason, Remote, Sge, TargetVerbs, Token, Verbs,
 };
 
+/// More than a socket's receive buffer holds: whoever has received so much has received all that was there.
+const RECEIVE_BUFFER_MAX: usize = 64 << 20;
+
 impl<W: Wire> Soft<W> {
     fn stream_of(&self, qp: QpHandle) -> &Full {
         match &self.connections.get(qp).phase {
@@ -154,6 +157,22 @@ impl<W: Wire> Connections for Soft<W> {
                 self.send(qp);
                 self.end(qp, "closed by ourselves".into(), false);
             }
+        }
+    }
+
+    fn catch_up(&mut self, qp: QpHandle) {
+        let Some(connection) = self.connections.find(qp) else { return };
+        if let Phase::Full(full) = &mut connection.phase {
+            full.behind = Some(RECEIVE_BUFFER_MAX);
+            self.heat(qp);
+        }
+    }
+
+    fn has_caught_up(&self, qp: QpHandle) -> bool {
+        let connection = self.connections.get(qp);
+        match &connection.phase {
+            Phase::Full(full) if connection.wire.is_some() => full.behind.is_none(),
+            _ => true,
         }
     }
 

@@ -300,6 +300,25 @@ fn a_lent_message_forbids_to_destroy() {
 }
 
 #[test]
+fn nobody_has_caught_up_before_the_wire_was_found_empty() {
+    let mut world = World::new(11, false, false);
+    let (ours, theirs) = world.connected();
+    assert!(world.target.soft.has_caught_up(theirs), "nobody asked");
+    world.target.soft.catch_up(theirs);
+    for slot in 0..8 {
+        assert!(!world.target.soft.has_caught_up(theirs));
+        world.host.soft.post_command(ours, token(Kind::Command, slot), &[0; 64], None, None);
+        world.host.soft.pump(world.now);
+    }
+    while !world.target.soft.has_caught_up(theirs) {
+        world.pump();
+    }
+    world.target.soft.catch_up(theirs);
+    world.target.soft.disconnect(theirs);
+    assert!(world.target.soft.has_caught_up(theirs), "nothing comes any more");
+}
+
+#[test]
 fn a_peer_that_says_nothing_is_nudged_until_it_does() {
     let mut world = World::new(7, true, true);
     let (ours, _) = world.connected();
