@@ -181,15 +181,16 @@ asked() {
     sed -n "s/.*block_rq_issue: $number \([A-Z]*\) .*/\1/p" $trace/trace > /tmp/asked
 }
 
-# The kernel's own target over siw, exporting a RAM disk: kernel_target NQN ADDRESS PORT.
+# The kernel's own target over siw, exporting a RAM disk or a file: kernel_target NQN ADDRESS PORT [FILE].
 kernel_target() {
     modprobe nvmet_rdma || fail "nvmet_rdma"
-    modprobe brd rd_nr=1 rd_size=65536 || fail "brd"
+    [ -n "$4" ] || modprobe brd rd_nr=1 rd_size=65536 || fail "brd"
     root=/sys/kernel/config/nvmet
     mkdir "$root/subsystems/$1"
     echo 1 > "$root/subsystems/$1/attr_allow_any_host"
     mkdir "$root/subsystems/$1/namespaces/1"
-    echo -n /dev/ram0 > "$root/subsystems/$1/namespaces/1/device_path"
+    echo -n "${4:-/dev/ram0}" > "$root/subsystems/$1/namespaces/1/device_path"
+    [ -z "$4" ] || echo 1 > "$root/subsystems/$1/namespaces/1/buffered_io"
     echo 1 > "$root/subsystems/$1/namespaces/1/enable"
     mkdir "$root/ports/1"
     echo rdma > "$root/ports/1/addr_trtype"
