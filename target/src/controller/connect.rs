@@ -14,6 +14,7 @@ use super::error_log::ErrorLog;
 use super::keep_alive::KeepAlive;
 use super::properties::Registers;
 use crate::catalog::Catalog;
+use crate::qpair::Counts;
 
 /// What a new controller gets from the reactor which admits it.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +116,7 @@ impl Controller {
             queues: (0..=io_queues).map(|qid| qid == 0).collect(),
             queues_granted: io_queues,
             events: VecDeque::new(),
+            counts: Counts::default(),
         })
     }
 

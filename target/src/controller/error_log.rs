@@ -28,6 +28,11 @@ impl ErrorLog {
         self.entries.iter()
     }
 
+    /// Errors of which nothing more is known.
+    pub(super) const fn skip(&mut self, count: u64) {
+        self.count += count;
+    }
+
     pub(super) fn record(&mut self, sqid: u16, cid: u16, status: Status, nsid: u32) {
         self.count += 1;
         self.entries.truncate(usize::from(ENTRIES) - 1);

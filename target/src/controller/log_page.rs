@@ -2,7 +2,7 @@
 use ironside_common::nvme::admin::GetLogPage;
 use ironside_common::nvme::discovery::{Entry, Header};
 use ironside_common::nvme::log_page::{
-    ChangedNamespaces, Effects, ErrorEntry, FirmwareSlots, LogPageId, Smart, SupportedFeatures,
+    ChangedNamespaces, Counter, Effects, ErrorEntry, FirmwareSlots, LogPageId, Smart, SupportedFeatures,
     SupportedPages,
 };
 use ironside_common::nvme::{ALL_NAMESPACES, AdminOpcode, Command, IoOpcode, Status, text};
@@ -113,11 +113,21 @@ impl Controller {
         let hours = now.since(self.created).as_secs() / SECONDS_AN_HOUR;
         Ok(Smart {
             available_spare_percent: 100,
+            units_read: in_thousands(self.counts.units_read),
+            units_written: in_thousands(self.counts.units_written),
+            host_reads: u128::from(self.counts.reads).into(),
+            host_writes: u128::from(self.counts.writes).into(),
+            media_errors: u128::from(self.counts.media_errors).into(),
             power_on_hours: u128::from(hours).into(),
             error_log_entries: u128::from(self.errors.count()).into(),
             ..Smart::new_zeroed()
         })
     }
+}
+
+/// Data units of the health log are counted in thousands, rounded up.
+fn in_thousands(units: u64) -> Counter {
+    u128::from(units.div_ceil(1000)).into()
 }
 
 fn firmware_slots() -> FirmwareSlots {

@@ -30,6 +30,7 @@ use self::error_log::ErrorLog;
 use self::keep_alive::KeepAlive;
 use self::properties::{Change, Registers};
 use crate::catalog::{Catalog, Subsystem};
+use crate::qpair::{Counts, Failure};
 
 /// The version of the specification controllers follow. From 2.0 on hosts ask for the structures which are
 /// independent of command sets, and learn there which namespaces need no flush.
@@ -86,6 +87,8 @@ pub struct Controller {
     /// I/O queues granted by the Number of Queues feature.
     queues_granted: u16,
     events: VecDeque<Event>,
+    /// What its queues did, when the log pages were last asked for.
+    counts: Counts,
 }
 
 /// The answer to a command that succeeded.
@@ -122,6 +125,17 @@ impl Controller {
                 Outcome::Complete { status: status.with_more(true), result: 0, length: 0 }
             }
         }
+    }
+
+    /// What all its queues have done since it was made.
+    pub fn note_counts(&mut self, counts: Counts) {
+        self.counts = counts;
+    }
+
+    /// So many commands failed on a queue without having come here; of the last of them more is known.
+    pub fn note_failures(&mut self, sqid: u16, count: u64, last: Failure) {
+        self.errors.skip(count - 1);
+        self.errors.record(sqid, last.cid, Status::from_field(last.status_field), last.nsid);
     }
 
     /// There was a command on some queue of this controller, at `at` or since it was last noted.

@@ -418,6 +418,28 @@ fn what_failed_is_in_the_error_log() {
 }
 
 #[test]
+fn what_its_queues_did_is_in_its_logs() {
+    let mut host = Host::enabled(&catalog(&[1]));
+    let status_field = Status::LBA_OUT_OF_RANGE.to_field();
+    host.controller.note_failures(2, 3, Failure { cid: 0x77, status_field, nsid: 1 });
+    host.controller.note_counts(Counts {
+        reads: 5,
+        writes: 6,
+        units_read: 1001,
+        units_written: 1000,
+        media_errors: 1,
+        ..Counts::default()
+    });
+    let last: ErrorEntry = read(&host.log(GetLogPage::new(LogPageId::ERROR, 0, 64)).unwrap());
+    assert_eq!((last.count.get(), last.sqid.get(), last.cid.get(), last.nsid.get()), (3, 2, 0x77, 1));
+    assert_eq!(last.status(), Status::LBA_OUT_OF_RANGE);
+    let smart: Smart = read(&host.log(GetLogPage::new(LogPageId::SMART, ALL_NAMESPACES, 512)).unwrap());
+    assert_eq!((smart.host_reads.get(), smart.host_writes.get()), (5, 6));
+    assert_eq!((smart.units_read.get(), smart.units_written.get()), (2, 1));
+    assert_eq!((smart.media_errors.get(), smart.error_log_entries.get()), (1, 3));
+}
+
+#[test]
 fn what_a_controller_does_not_do_it_refuses() {
     let mut host = Host::enabled(&catalog(&[1]));
     let mut raw = |command: Command| match host.controller.handle_command(host.now, &command, &[], &mut []) {

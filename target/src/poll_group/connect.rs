@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ironside_common::nvme::fabrics::{Connect, ConnectData};
 use ironside_common::nvme::private_data::{Reject, RejectStatus, Reply, Request};
-use ironside_common::nvme::{Command, FabricsType, Status};
+use ironside_common::nvme::{AdminOpcode, Command, FabricsType, Status};
 use ironside_common::time::Time;
 use ironside_common::verbs::{CmRequest, ConnectParameters, Connections, QpHandle, TargetVerbs, Token};
 use zerocopy::{FromBytes, IntoBytes};
@@ -74,7 +74,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             disconnecting: false,
             disconnected: false,
             waiting: false,
-            activity: Arc::default(),
+            counts: Arc::default(),
         };
         let index = usize::from(qp.0);
         if self.connections.len() <= index {
@@ -276,22 +276,22 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let reactor = self.settings.reactor;
         let Some(connection) = self.connection(qp) else { return };
         let queue = QueueName { reactor, qp, generation: connection.generation };
-        let activity = Arc::clone(&connection.activity);
+        let counts = Arc::clone(&connection.counts);
         let membership = Membership { cntlid, qid: connect.qid, host: HostName::of(&data) };
         connection.joining = Some(Joining { token, membership, connect, subnqn: data.subnqn });
-        self.send(home, Message::Join(Box::new(Join { queue, connect, data, activity })));
+        self.send(home, Message::Join(Box::new(Join { queue, connect, data, counts })));
     }
 
     /// A queue of whichever reactor wants to join a controller of ours.
     pub(super) fn on_join(&mut self, now: Time, join: Join) {
-        let Join { queue, connect, data, activity } = join;
+        let Join { queue, connect, data, counts } = join;
         let cntlid = data.cntlid.get();
         let result = match self.controllers.get(cntlid) {
             Some(entry) => entry.machine.join_queue(now, &connect, &data),
             None => Err(Refusal::parameter_in_data(16)),
         };
         if result.is_ok() {
-            self.controllers.joined(cntlid, connect.qid, queue, activity);
+            self.controllers.joined(cntlid, connect.qid, queue, counts);
         }
         self.send(queue.reactor, Message::Joined { queue, result });
     }
@@ -330,9 +330,13 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         if let Some(sge) = data.filter(|_| from_host) {
             self.memory.read(sge, &mut self.scratch);
         }
+        let of_admin = self.connection(QpHandle(token.qpair)).map(|connection| *connection.qpair.counts());
         let Some(entry) = self.controllers.get(cntlid) else {
             return self.answer(now, *token, refused(Status::INTERNAL));
         };
+        if command.opcode == AdminOpcode::GET_LOG_PAGE.0 {
+            entry.note_counts(of_admin.unwrap_or_default());
+        }
         let (input, output): (&[u8], &mut [u8]) =
             if from_host { (&self.scratch, &mut []) } else { (&[], &mut self.scratch) };
         match entry.machine.handle_command(now, command, input, output) {

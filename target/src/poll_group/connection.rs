@@ -1,14 +1,13 @@
 //! What a poll group knows of one connection beside its queue pair.
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ironside_common::nvme::fabrics::Connect;
 use ironside_common::time::Time;
 use ironside_common::verbs::Token;
 
 use super::HostName;
-use crate::qpair::Qpair;
+use crate::qpair::{Qpair, SharedCounts};
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -33,7 +32,7 @@ pub(super) struct Connection {
     pub(super) disconnected: bool,
     /// Named by the queue of those who wait for a buffer.
     pub(super) waiting: bool,
-    pub(super) activity: Arc<AtomicU64>,
+    pub(super) counts: Arc<SharedCounts>,
 }
 
 #[derive(Clone, Debug)]
@@ -59,9 +58,9 @@ impl Connection {
         String::from_utf8_lossy(&field[..end]).into_owned()
     }
 
-    /// One store by the one thread that owns the queue.
-    pub(super) fn note_activity(&self) {
-        self.activity.store(self.qpair.commands(), Ordering::Relaxed);
+    /// A few stores by the one thread that owns the queue.
+    pub(super) fn publish_counts(&self) {
+        self.counts.publish(self.qpair.counts());
     }
 
     /// Whether it is a queue of this host.

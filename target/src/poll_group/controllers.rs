@@ -1,13 +1,13 @@
 //! The controllers of one reactor, and which queues each has, here and elsewhere.
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ironside_common::nvme::fabrics::CNTLID_MAX;
 use ironside_common::verbs::Token;
 
 use super::QueueName;
 use crate::controller::Controller;
+use crate::qpair::{Counts, SharedCounts};
 
 /// One controller and what belongs to it.
 pub(super) struct Entry {
@@ -18,20 +18,38 @@ pub(super) struct Entry {
     pub(super) events: VecDeque<Token>,
     /// Commands on all queues when they were last counted.
     seen: u64,
+    /// Failures of the admin queue which the controller was told of.
+    admin_failures: u64,
+    /// What queues did which are gone.
+    left: Counts,
 }
 
 pub(super) struct IoQueue {
     pub(super) qid: u16,
     pub(super) name: QueueName,
-    activity: Arc<AtomicU64>,
+    counts: Arc<SharedCounts>,
+    /// Failures of which the controller was told.
+    failures: u64,
 }
 
 impl Entry {
     /// Whether any queue has seen a command since this was last asked.
     pub(super) fn was_active(&mut self, admin: u64) -> bool {
-        let io: u64 = self.queues.iter().map(|queue| queue.activity.load(Ordering::Relaxed)).sum();
+        let io: u64 = self.queues.iter().map(|queue| queue.counts.commands()).sum();
         let seen = std::mem::replace(&mut self.seen, admin + io);
         seen != self.seen
+    }
+
+    /// Tells the controller what its queues have done, here and on other reactors.
+    pub(super) fn note_counts(&mut self, admin: Counts) {
+        let mut total = self.left.plus(admin);
+        tell_failures(&mut self.machine, 0, &mut self.admin_failures, &admin);
+        for queue in &mut self.queues {
+            let counts = queue.counts.read();
+            tell_failures(&mut self.machine, queue.qid, &mut queue.failures, &counts);
+            total = total.plus(counts);
+        }
+        self.machine.note_counts(total);
     }
 }
 
@@ -75,7 +93,15 @@ impl Controllers {
         if self.entries.len() <= index {
             self.entries.resize_with(index + 1, || None);
         }
-        let entry = Entry { machine, admin, queues: Vec::new(), events: VecDeque::new(), seen: 0 };
+        let entry = Entry {
+            machine,
+            admin,
+            queues: Vec::new(),
+            events: VecDeque::new(),
+            seen: 0,
+            admin_failures: 0,
+            left: Counts::default(),
+        };
         let old = self.entries[index].replace(entry);
         assert!(old.is_none(), "controller {cntlid} exists already");
     }
@@ -98,9 +124,9 @@ impl Controllers {
             .collect()
     }
 
-    pub(super) fn joined(&mut self, cntlid: u16, qid: u16, name: QueueName, activity: Arc<AtomicU64>) {
+    pub(super) fn joined(&mut self, cntlid: u16, qid: u16, name: QueueName, counts: Arc<SharedCounts>) {
         if let Some(entry) = self.get(cntlid) {
-            entry.queues.push(IoQueue { qid, name, activity });
+            entry.queues.push(IoQueue { qid, name, counts, failures: 0 });
         }
     }
 
@@ -109,7 +135,10 @@ impl Controllers {
         if let Some(entry) = self.get(cntlid)
             && let Some(index) = entry.queues.iter().position(|queue| queue.name == name)
         {
-            let queue = entry.queues.swap_remove(index);
+            let mut queue = entry.queues.swap_remove(index);
+            let counts = queue.counts.read();
+            tell_failures(&mut entry.machine, queue.qid, &mut queue.failures, &counts);
+            entry.left = entry.left.plus(counts);
             entry.machine.queue_left(queue.qid);
         }
     }
@@ -117,5 +146,15 @@ impl Controllers {
     fn index(&self, cntlid: u16) -> Option<usize> {
         let home = self.home(cntlid)? == self.reactor;
         home.then(|| usize::from(cntlid - 1) / self.reactors)
+    }
+}
+
+/// The last failure of a queue and how many there were since `told`. One is left for the next time while its status has
+/// not arrived from another reactor.
+fn tell_failures(machine: &mut Controller, qid: u16, told: &mut u64, counts: &Counts) {
+    let news = counts.failures - *told;
+    if news > 0 && counts.last_failure.status_field != 0 {
+        machine.note_failures(qid, news, counts.last_failure);
+        *told = counts.failures;
     }
 }

@@ -159,7 +159,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
 
     fn check_controller(&mut self, now: Time, cntlid: u16) {
         let Some(admin) = self.controllers.get(cntlid).map(|entry| entry.admin) else { return };
-        let commands = self.named(admin).map_or(0, |connection| connection.qpair.commands());
+        let commands = self.named(admin).map_or(0, |connection| connection.qpair.counts().commands);
         let Some(entry) = self.controllers.get(cntlid) else { return };
         if entry.was_active(commands) {
             entry.machine.note_activity(now);

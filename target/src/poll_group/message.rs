@@ -1,13 +1,13 @@
 //! What reactors tell each other. Everything crosses by value; nothing is shared but counters.
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use ironside_common::nvme::fabrics::{Connect, ConnectData};
 use ironside_common::verbs::QpHandle;
 
 use crate::catalog::Catalog;
 use crate::controller::Refusal;
+use crate::qpair::SharedCounts;
 
 /// One queue pair of one reactor. The generation tells it from an earlier one under the same handle.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -74,6 +74,6 @@ pub struct Join {
     pub queue: QueueName,
     pub connect: Connect,
     pub data: ConnectData,
-    /// Commands the queue has seen: the controller's sign of life.
-    pub activity: Arc<AtomicU64>,
+    /// What the queue does: the controller's sign of life, and its health.
+    pub counts: Arc<SharedCounts>,
 }

@@ -299,7 +299,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let mut cx = Context { verbs, services: desk, pool, memory, buffers };
         act(&mut connection.qpair, &mut cx);
         let left = cx.buffers;
-        connection.note_activity();
+        connection.publish_counts();
         if connection.qpair.waits_for_buffer() && !connection.waiting {
             connection.waiting = true;
             let (reactor, generation) = (self.settings.reactor, connection.generation);

@@ -175,6 +175,7 @@ impl Qpair {
         data: Option<(Sge, Remote)>,
         lease: Option<Lease>,
     ) {
+        self.counts.answered(&active.work, active.cid, status);
         let invalidate = active.pointer.key_to_invalidate();
         let in_place = active.medium().filter(|_| data.is_some() && lease.is_none());
         if let Some(received) = active.message {

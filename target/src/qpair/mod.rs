@@ -12,6 +12,7 @@
 //! Receives and commands are counted apart: the next capsule can arrive on a receive already posted again
 //! while the old response has not left. Waiting is fair: one queue for each scarce thing, and a write which
 //! waits for a read credit does not hold back reads.
+mod counts;
 mod execute;
 mod phase;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use ironside_common::nvme::io::Geometry;
 use ironside_common::nvme::{Command, Completion, DataPointer, Status, admin, io};
 use ironside_common::verbs::{Kind, QpHandle, Received, Sge, TargetVerbs, Token, Wc, WcStatus};
 
+pub use self::counts::{Counts, Failure, SharedCounts};
 pub use self::phase::Fault;
 use self::phase::{Active, Execution, Phase, Reply, Slot, Work};
 use crate::backend::Medium;
@@ -111,8 +113,7 @@ pub struct Qpair {
     /// Which of the two queues for a buffer is served first next time.
     writes_first: bool,
     fault: Option<Fault>,
-    /// Commands admitted so far: the controller's sign of life.
-    commands: u64,
+    counts: Counts,
     /// No new command starts any more.
     stopped: bool,
 }
@@ -139,7 +140,7 @@ impl Qpair {
             account,
             writes_first: false,
             fault: None,
-            commands: 0,
+            counts: Counts::default(),
             stopped: false,
         }
     }
@@ -265,18 +266,18 @@ impl Qpair {
 
     /// Commands which have come so far, whether or not they have found a slot.
     pub fn received(&self) -> u64 {
-        self.commands + self.incoming.len() as u64
+        self.counts.commands + self.incoming.len() as u64
     }
 
     /// Whether one of the first so many commands may still change the medium.
     pub fn changes_until(&self, received: u64) -> bool {
-        let waits = self.commands < received && !self.stopped && !self.incoming.is_empty();
+        let waits = self.counts.commands < received && !self.stopped && !self.incoming.is_empty();
         waits || self.slots.iter().any(|slot| slot.number <= received && slot.changing().is_some())
     }
 
-    /// Commands admitted so far.
-    pub fn commands(&self) -> u64 {
-        self.commands
+    /// What it has done so far.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     pub fn send_credits(&self) -> u32 {
@@ -309,8 +310,8 @@ impl Qpair {
         while !self.incoming.is_empty() && !self.stopped {
             let Some(slot) = self.free.pop() else { return };
             let received = self.incoming.pop_front().expect("just seen");
-            self.commands += 1;
-            self.slots[usize::from(slot)].number = self.commands;
+            self.counts.commands += 1;
+            self.slots[usize::from(slot)].number = self.counts.commands;
             let command = Command::from_capsule(cx.verbs.message(&received)).expect("its length was checked");
             let data_length = received.length - u32::try_from(Command::SIZE).expect("64");
             let cid = command.cid.get();
@@ -318,7 +319,7 @@ impl Qpair {
                 Ok(pointer) => pointer,
                 Err(status) => {
                     cx.verbs.repost(received);
-                    self.refuse(slot, cid, None, status);
+                    self.refuse(slot, &command, None, status);
                     continue;
                 }
             };
@@ -326,7 +327,7 @@ impl Qpair {
                 Ok(work) => self.accept(cx, slot, received, cid, pointer, work),
                 Err(status) => {
                     cx.verbs.repost(received);
-                    self.refuse(slot, cid, pointer.key_to_invalidate(), status);
+                    self.refuse(slot, &command, pointer.key_to_invalidate(), status);
                 }
             }
         }
@@ -450,7 +451,9 @@ impl Qpair {
         self.await_send.push_back(slot);
     }
 
-    fn refuse(&mut self, slot: u16, cid: u16, invalidate: Option<u32>, status: Status) {
+    fn refuse(&mut self, slot: u16, command: &Command, invalidate: Option<u32>, status: Status) {
+        let cid = command.cid.get();
+        self.counts.failed(cid, status, command.nsid.get());
         self.reply(
             slot,
             Reply { cid, status, result: 0, data: None, _lease: None, in_place: None, invalidate },

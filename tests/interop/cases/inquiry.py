@@ -39,6 +39,10 @@ def run(lab):
             says '(0x.109)'
             must_fail nvme get-log "$controller" --log-id=2 --log-len=512 --lpo=1024
             says '(0x.002)'
+            must dd if="$device" of=/dev/null bs=64k count=16 iflag=direct
+            must dd if=/dev/zero of="$device" bs=64k count=24 oflag=direct
+            must_fail nvme read "$device" -s 131072 -c 0 -z 512 -d /tmp/read
+            says '(0x.080)'
             keep errors.json nvme error-log "$controller" -o json
             keep smart.json nvme smart-log "$controller" -o json
             keep changed.txt nvme changed-ns-list-log "$controller"
@@ -97,14 +101,19 @@ def check_identify(guest, target):
 def check_logs(guest):
     for page in (0, 1, 2, 3, 4, 5):
         assert f"LID {page:#x}" in guest.said("supported.txt"), guest.said("supported.txt")
-    before = [entry for entry in guest.json("errors-before.json")["errors"] if entry["error_count"]]
-    offset, page = guest.json("errors.json")["errors"][:2]
-    # Newest first: an offset past the end of a page, and before it a page nobody knows.
-    assert offset["error_count"] == page["error_count"] + 1 == len(before) + 2, (offset, page)
-    assert (offset["sqid"], offset["status_field"] & 0x7FF) == (0, 0x002), offset
+    before = guest.json("errors-before.json")["errors"]
+    assert not any(entry["error_count"] for entry in before), before
+    # Newest first: a read past the end, and before it an offset past the end of a page and a page nobody knows.
+    read, offset, page = guest.json("errors.json")["errors"][:3]
+    assert [entry["error_count"] for entry in (read, offset, page)] == [3, 2, 1], (read, offset, page)
     assert (page["sqid"], page["status_field"] & 0x7FF) == (0, 0x109), page
+    assert (offset["sqid"], offset["status_field"] & 0x7FF) == (0, 0x002), offset
+    assert (read["sqid"], read["status_field"] & 0x7FF, read["nsid"]) == (1, 0x080, 1), read
     smart = guest.json("smart.json")
-    assert int(smart["num_err_log_entries"]) == offset["error_count"], smart
+    assert int(smart["num_err_log_entries"]) == 3, smart
+    assert int(smart["host_read_commands"]) >= 16 and int(smart["host_write_commands"]) == 24, smart
+    # 1 MiB read and 1.5 MiB written, in thousands of 512 bytes, and what the kernel read when it looked for partitions.
+    assert int(smart["data_units_read"]) >= 3 and int(smart["data_units_written"]) == 4, smart
     assert (smart["critical_warning"], smart["avail_spare"], int(smart["media_errors"])) == (0, 100, 0), smart
     for opcode in ("Flush", "Write", "Read", "Compare", "Write Zeroes", "Dataset Management", "Verify"):
         assert f"[{opcode} " in guest.said("effects.txt"), guest.said("effects.txt")
