@@ -1,5 +1,6 @@
 //! The controllers of one reactor, and which queues each has, here and elsewhere.
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use ironside_common::nvme::fabrics::CNTLID_MAX;
@@ -116,12 +117,15 @@ impl Controllers {
         self.entries.get_mut(index)?.as_mut()
     }
 
-    /// Identifiers of all controllers there are.
-    pub(super) fn ids(&self) -> Vec<u16> {
-        let present = self.entries.iter().enumerate().filter(|(_, entry)| entry.is_some());
-        present
-            .filter_map(|(index, _)| u16::try_from(index * self.reactors + self.reactor + 1).ok())
-            .collect()
+    /// Where controllers may be. A list of them would cost an allocation at each check.
+    pub(super) fn places(&self) -> Range<usize> {
+        0..self.entries.len()
+    }
+
+    /// The identifier of the controller at one of the places, if there is one.
+    pub(super) fn at(&self, place: usize) -> Option<u16> {
+        self.entries.get(place)?.as_ref()?;
+        u16::try_from(place * self.reactors + self.reactor + 1).ok()
     }
 
     pub(super) fn joined(&mut self, cntlid: u16, qid: u16, name: QueueName, counts: Arc<SharedCounts>) {

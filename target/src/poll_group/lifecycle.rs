@@ -106,8 +106,10 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     pub(super) fn check_deadlines(&mut self, now: Time) -> bool {
         self.next_check = now + CHECK_INTERVAL;
         self.peers.retain(|_, account| account.strong_count() > 0);
-        for cntlid in self.controllers.ids() {
-            self.check_controller(now, cntlid);
+        for place in self.controllers.places() {
+            if let Some(cntlid) = self.controllers.at(place) {
+                self.check_controller(now, cntlid);
+            }
         }
         let mut busy = self.check_held(now);
         for index in 0..self.connections.len() {
@@ -200,7 +202,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     /// Lets the controllers go over to the version in force, and tell their hosts. A host which hears of a
     /// namespace may use it at once, on any reactor: so this comes after all have the version.
     pub(super) fn announce(&mut self, now: Time) {
-        for cntlid in self.controllers.ids() {
+        for place in self.controllers.places() {
+            let Some(cntlid) = self.controllers.at(place) else { continue };
             if let Some(entry) = self.controllers.get(cntlid) {
                 entry.machine.catalog_changed(&self.catalog);
             }
