@@ -281,7 +281,7 @@ mod tests {
         assert_eq!((config.reactors, config.crc), (first.config.reactors, first.config.crc));
         let second = plan(&first, config).unwrap();
         assert_eq!(told(&first, &second), ["-1 listener 127.0.0.1:4420", "+1 listener 127.0.0.1:4421"]);
-        let again = prepare(second.config.clone()).unwrap();
+        let again = prepare(second.config).unwrap();
         assert_eq!(again.catalog.subsystems()[0].nqn(), first.catalog.subsystems()[0].nqn(), "for good");
     }
 
