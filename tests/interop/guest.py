@@ -136,6 +136,10 @@ class Guest:
         """What a script's `keep NAME …` left, as JSON."""
         return json.loads(self.said(name))
 
+    def mpa_replies(self):
+        """The flags of each MPA reply on the guest's network."""
+        return [found[0] for found in re.findall(rb"MPA ID Rep Frame(.)", (self.place / "network.pcap").read_bytes(), re.S)]
+
     def tail(self, name="log", lines=12):
         return "".join(f"      {line}\n" for line in self.said(name).splitlines()[-lines:])
 

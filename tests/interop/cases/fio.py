@@ -25,9 +25,9 @@ stonewall
 """
 
 
-def run(lab, siw="siw", jobs=JOBS):
+def run(lab, siw="siw", crc="off", jobs=JOBS):
     namespaces = ("--namespace", "ram:64MiB,lba=512", "--namespace", f"{lab.place}/volume,size=64MiB,lba=512")
-    with lab.target(*namespaces) as target:
+    with lab.target(*namespaces, "--crc", crc) as target:
         guest = lab.start_guest(
             """
             network

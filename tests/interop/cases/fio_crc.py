@@ -5,4 +5,4 @@ import fio
 
 def run(lab):
     # The other half of the jobs meets each medium.
-    fio.run(lab, siw="siw-crc", jobs=fio.JOBS[::-1][1:])
+    fio.run(lab, siw="siw-crc", crc="peer", jobs=fio.JOBS[::-1][1:])

@@ -4,4 +4,4 @@ import smoke
 
 
 def run(lab):
-    smoke.run(lab, siw="siw-crc", queues="2")
+    smoke.run(lab, siw="siw-crc", crc="peer", queues="2")

@@ -5,5 +5,5 @@ import fio
 
 def run(lab):
     twice = tuple(job for job in fio.JOBS for _ in range(2))
-    for siw in ("siw", "siw-crc"):
-        fio.run(lab, siw=siw, jobs=twice)
+    for siw, crc in (("siw", "off"), ("siw-crc", "peer")):
+        fio.run(lab, siw=siw, crc=crc, jobs=twice)
