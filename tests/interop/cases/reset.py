@@ -24,7 +24,7 @@ def run(lab):
             [ $resets -gt 0 ] || fail "fio was done before the first reset"
             disconnect "$NQN"
             """,
-            expected=EXPECTED + "|callbacks suppressed",
+            expected=EXPECTED,
             ADDRESS=lab.HOST,
             PORT=target.port,
             NQN=target.nqn,

@@ -3,7 +3,7 @@
 from peer.target import free_port
 
 # What the kernel's host says of a connection that went away and came back.
-EXPECTED = r"nvme nvme\d: |nvme\d\w*: |nvme_rdma|I/O error, dev nvme|cm_id|siw"
+EXPECTED = r"callbacks suppressed|nvme nvme\d: |nvme\d\w*: |nvme_rdma|I/O error, dev nvme|cm_id|siw"
 
 
 def run(lab, kills=2):
