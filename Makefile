@@ -3,6 +3,11 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+# rdma-sys is built with libclang 14 or 15; where a newer one stands beside it, this says which is meant.
+LIBCLANG_PATH ?= $(patsubst %/,%,$(dir $(firstword $(wildcard /usr/lib/llvm-1[45]/lib/libclang[.-][s1]*))))
+ifneq ($(LIBCLANG_PATH),)
+export LIBCLANG_PATH
+endif
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use ironside_target::control::cli::{self, Cli, Command};
 use ironside_target::control::config::{Config, ConfigError};
+use ironside_target::control::devices;
 use ironside_target::serve::{self, ServeError};
 use tracing_subscriber::EnvFilter;
 
@@ -46,6 +47,10 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Check { file } => {
             Config::load(&file).map_err(Failure::Config)?;
             println!("{}: good", file.display());
+            Ok(())
+        }
+        Command::Devices { output } => {
+            print!("{}", devices::report(output));
             Ok(())
         }
         Command::Man { directory } => {

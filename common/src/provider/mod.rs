@@ -1,4 +1,6 @@
 //! Providers: what stands behind the verbs traits.
+#[cfg(feature = "ibv")]
+pub mod ibv;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod soft;

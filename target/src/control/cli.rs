@@ -13,6 +13,7 @@ use super::config::{
     Config, ConfigError, Crc, DEFAULT_PORT, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX, Hosts, Namespace,
     QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Serial, Subsystem, address,
 };
+use super::devices::Format;
 
 /// Exports files, block devices and memory over NVMe/RDMA.
 #[derive(Debug, Parser)]
@@ -31,6 +32,11 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Say whether a configuration file is right, and serve nothing.
     Check { file: PathBuf },
+    /// Say which RDMA adapters this machine has and what they can do, or why there is none.
+    Devices {
+        #[arg(short, long, value_name = "FORMAT", default_value = "normal")]
+        output: Format,
+    },
     /// Write the manual pages into a directory.
     Man { directory: PathBuf },
     /// Write the completions of a shell to standard output.

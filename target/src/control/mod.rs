@@ -1,6 +1,7 @@
 //! What an operator says to the target and hears from it: command line, configuration, lasting identity.
 pub mod cli;
 pub mod config;
+pub mod devices;
 pub mod identity;
 pub mod media;
 pub mod prepare;

@@ -311,10 +311,10 @@ impl World {
             let handle = self.qpair.handle;
             self.target.destroy(handle);
         } else {
-            assert_eq!(self.statuses.len(), COMMANDS.into(), "a command was not answered");
+            assert_eq!(self.statuses.len(), usize::from(COMMANDS), "a command was not answered");
             assert_eq!(self.qpair.send_credits(), self.send_queue, "a send credit leaked");
             assert_eq!(self.qpair.read_credits(), self.reads, "a read credit leaked");
-            assert_eq!(self.qpair.free.len(), self.depth.into(), "a slot leaked");
+            assert_eq!(self.qpair.free.len(), usize::from(self.depth), "a slot leaked");
         }
         self.disconnected
     }
