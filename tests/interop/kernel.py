@@ -99,6 +99,9 @@ def check_machine():
         raise CannotRun("needs an x86-64 machine")
     os.environ["PATH"] += ":/usr/sbin:/sbin"
     missing = sorted({package for tool, package in TOOLS.items() if not shutil.which(tool)})
+    # Drivers of libibverbs, without which a guest's adapters are not seen.
+    if not Path("/etc/libibverbs.d/siw.driver").exists():
+        missing.append("ibverbs-providers")
     if missing:
         install(missing)
 
