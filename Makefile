@@ -3,10 +3,10 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-# rdma-sys is built with libclang 14 or 15; where a newer one stands beside it, this says which is meant.
-LIBCLANG_PATH ?= $(patsubst %/,%,$(dir $(firstword $(wildcard /usr/lib/llvm-1[45]/lib/libclang[.-][s1]*))))
-ifneq ($(LIBCLANG_PATH),)
-export LIBCLANG_PATH
+# rdma-sys is built with libclang 14 or 15. Only where a newer one stands beside it, it has to be said which is meant:
+# otherwise plain Cargo finds the same, and a variable that comes and goes would have it build everything anew.
+ifneq ($(wildcard /usr/lib/llvm-1[6-9]/lib/libclang[.-][s1]* /usr/lib/llvm-[2-9][0-9]/lib/libclang[.-][s1-9]*),)
+export LIBCLANG_PATH ?= $(patsubst %/,%,$(dir $(firstword $(wildcard /usr/lib/llvm-1[45]/lib/libclang[.-][s1]*))))
 endif
 
 help: ## this list
