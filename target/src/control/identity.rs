@@ -51,6 +51,9 @@ pub struct Lent {
     pub nqn: Option<Nqn>,
     /// Memory: of which subsystem, under which number, of how many bytes.
     pub memory: BTreeMap<(Nqn, u32, u64), Uuid>,
+    /// What the state file kept for files and the rest, under their names there: should it be lost meanwhile, what
+    /// is served stays what it is.
+    pub kept: BTreeMap<String, Uuid>,
 }
 
 /// The identities of what `config` serves: as it says, as lent before, as kept, or made and kept now.
@@ -93,14 +96,18 @@ fn identity(subsystem: &Subsystem, config: &Config, lent: &Lent, kept: &mut Kept
         (None, Backing::Ram { size }) => {
             lent.memory.get(&(nqn, one.nsid, *size)).copied().unwrap_or_else(Uuid::new_v4)
         }
-        (None, _) => kept.uuid(namespace_key(&nqn, one)),
+        (None, _) => {
+            let key = namespace_key(&nqn, one);
+            let before = lent.kept.get(&key).copied();
+            kept.uuid_or(key, before)
+        }
     };
     Identity { nqn, serial, uuids: subsystem.namespaces.iter().map(uuid).collect() }
 }
 
 /// A file is itself wherever it is served; memory is only known by who serves it. The last part of a path is
 /// not resolved: names in /dev/disk/by-id stay, what they point to does not.
-fn namespace_key(nqn: &Nqn, namespace: &Namespace) -> String {
+pub(super) fn namespace_key(nqn: &Nqn, namespace: &Namespace) -> String {
     let Backing::File { path, .. } = &namespace.backing else {
         return format!("namespace {} of {nqn}", namespace.nsid);
     };
@@ -216,6 +223,19 @@ mod tests {
             settle(&config(directory.path(), "nqn = \"nqn.2014-08.org.example:a\""), &Lent::default())
                 .unwrap();
         assert_eq!(renamed[0].uuids[0], first[0].uuids[0], "the file is the same file");
+    }
+
+    #[test]
+    fn what_is_served_stays_itself_without_its_state() {
+        let (directory, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let config = config(directory.path(), "nqn = \"nqn.2014-08.org.example:a\"");
+        let served = &settle(&config, &Lent::default()).unwrap()[0];
+        let key = namespace_key(&served.nqn, &config.subsystems[0].namespaces[0]);
+        let lent = Lent { kept: BTreeMap::from([(key, served.uuids[0])]), ..Lent::default() };
+        fs::rename(directory.path().join(FILE), other.path().join(FILE)).unwrap();
+        assert_eq!(settle(&config, &lent).unwrap()[0].uuids[0], served.uuids[0]);
+        let restarted = &settle(&config, &Lent::default()).unwrap()[0];
+        assert_eq!(restarted.uuids[0], served.uuids[0], "it is kept anew");
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! From a configuration to a catalog: who everything is, the media opened, whom to admit.
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use ironside_common::identity::{self, host_identity};
 use ironside_common::nvme::Nqn;
 
 use super::config::{self, Backing, Config, Serial};
-use super::identity::{Identity, IdentityError, Lent, settle};
+use super::identity::{Identity, IdentityError, Lent, namespace_key, settle};
 use super::media::{self, MediaError, Opened};
-use crate::backend::{OpenMedium, WeakMedium};
+use crate::backend::{self, OpenMedium, WeakMedium};
 use crate::catalog::{Catalog, CatalogError, Hosts, Namespace, Subsystem};
 
 /// Why a configuration which is right cannot be served here.
@@ -21,6 +22,8 @@ pub enum PrepareError {
     Host(#[from] identity::IdentityError),
     #[error(transparent)]
     Catalog(#[from] CatalogError),
+    #[error("`{0}` is a namespace already, under another name: two would write over each other")]
+    SameMedium(String),
 }
 
 /// What is served, and what it was made from.
@@ -79,7 +82,15 @@ impl Served {
             Backing::Ram { size } => Some(((nqn, said.nsid, size), namespace.uuid)),
             Backing::File { .. } | Backing::Null { .. } => None,
         });
-        Lent { nqn: unnamed.map(|index| self.identities[index].nqn), memory: memory.collect() }
+        let kept = self.namespaces().filter_map(|(nqn, said, namespace)| {
+            let is_kept = said.uuid.is_none() && !matches!(said.backing, Backing::Ram { .. });
+            is_kept.then(|| (namespace_key(&nqn, said), namespace.uuid))
+        });
+        Lent {
+            nqn: unnamed.map(|index| self.identities[index].nqn),
+            memory: memory.collect(),
+            kept: kept.collect(),
+        }
     }
 
     /// Files and devices that are open, served or not.
@@ -94,6 +105,9 @@ impl Served {
 }
 
 fn assemble(config: Config, before: Option<&Served>) -> Result<Served, PrepareError> {
+    if let Some(twice) = named_twice(&config) {
+        return Err(PrepareError::SameMedium(twice));
+    }
     let lent = before.map(Served::lent).unwrap_or_default();
     let identities = settle(&config, &lent)?;
     let opened = before.map(Served::opened).unwrap_or_default();
@@ -112,6 +126,19 @@ fn assemble(config: Config, before: Option<&Served>) -> Result<Served, PrepareEr
     let catalog = Catalog::new(before.map_or(1, |before| before.catalog.version() + 1), subsystems)?;
     let retired = before.map(|before| before.retired_by(&catalog)).unwrap_or_default();
     Ok(Served { config, catalog: Arc::new(catalog), identities, retired })
+}
+
+/// What is one file or device under two names, such as hard links or nodes of one device, which the configuration
+/// alone cannot tell.
+fn named_twice(config: &Config) -> Option<String> {
+    let mut known = HashSet::new();
+    let backings = config.subsystems.iter().flat_map(|one| &one.namespaces).map(|one| &one.backing);
+    let mut is_known = |backing: &&Backing| match backing {
+        // One that is missing is told of, or made, where it is opened.
+        Backing::File { path, .. } => backend::Identity::of(path).is_ok_and(|file| !known.insert(file)),
+        Backing::Ram { .. } | Backing::Null { .. } => false,
+    };
+    backings.filter(|backing| is_known(backing)).map(Backing::name).next()
 }
 
 impl Served {

@@ -240,6 +240,28 @@ mod tests {
     }
 
     #[test]
+    fn two_names_of_one_file_are_one_file() {
+        let place = Place::new();
+        let a = place.file("a", 1 << 20);
+        let first = prepare(place.config("", &[&a])).unwrap();
+        std::fs::hard_link(place.0.path().join("a"), place.0.path().join("b")).unwrap();
+        let twice = plan(&first, place.config("", &[&a, &place.file("b", 1 << 20)])).unwrap_err();
+        assert!(matches!(twice, PrepareError::SameMedium(_)), "{twice}");
+        let moved = plan(&first, place.config("", &[&place.file("b", 1 << 20)])).unwrap();
+        assert!(namespace(&moved, 1).medium.is(&namespace(&first, 1).medium), "its only name is right");
+    }
+
+    #[test]
+    fn what_is_served_outlives_the_state_directory() {
+        let place = Place::new();
+        let a = place.file("a", 1 << 20);
+        let first = prepare(place.config("", &[&a, "{ null = 8192 }"])).unwrap();
+        std::fs::remove_file(place.0.path().join("target.identities")).unwrap();
+        let second = plan(&first, place.config("", &[&a, "{ null = 8192 }"])).unwrap();
+        assert_eq!(told(&first, &second), [""; 0], "hosts would lose what they use");
+    }
+
+    #[test]
     fn another_file_under_the_same_path_is_another_medium() {
         let place = Place::new();
         let a = place.file("a", 1 << 20);
