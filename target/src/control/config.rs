@@ -5,6 +5,8 @@ mod document;
 mod error;
 mod value;
 
+use std::fs::File;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +25,8 @@ pub const REACTORS_MAX: u16 = 64;
 pub const DRAIN_TIMEOUT_S_DEFAULT: u16 = 30;
 pub const DRAIN_TIMEOUT_S_MAX: u16 = 3600;
 pub const SUBSYSTEMS_MAX: usize = 256;
+/// What is larger is not meant to be a configuration.
+const BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Config {
@@ -91,9 +95,25 @@ impl Config {
     /// # Errors
     /// If it cannot be read, is not TOML, or says what cannot be: with file, line and key.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::unreadable(path, Problem::Read(error)))?;
-        Self::parse(path, &text)
+        let failed = |problem| ConfigError::unreadable(path, problem);
+        let mut text = String::new();
+        let file = File::open(path).map_err(|error| failed(Problem::Read(error)))?;
+        file.take(BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| failed(Problem::Read(error)))?;
+        match text.len() as u64 {
+            ..=BYTES_MAX => Self::parse(path, &text),
+            _ => Err(failed(Problem::TooLarge)),
+        }
+    }
+
+    /// As [`Self::load`], for a process which must not wait: a pipe is refused, since nobody may ever write to it.
+    ///
+    /// # Errors
+    /// As [`Self::load`], and if it is no regular file.
+    pub fn load_again(path: &Path) -> Result<Self, ConfigError> {
+        match std::fs::metadata(path) {
+            Ok(metadata) if !metadata.is_file() => Err(ConfigError::unreadable(path, Problem::NoFile)),
+            _ => Self::load(path),
+        }
     }
 
     /// As [`Self::load`], from text already read from `path`.

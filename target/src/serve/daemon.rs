@@ -26,7 +26,7 @@ pub(super) struct Daemon {
     file: Option<PathBuf>,
     served: Served,
     reactors: Reactors,
-    /// Nothing only while listeners change.
+    /// Nothing while listeners change, and if the system had no thread left for it.
     acceptor: Option<Acceptor>,
 }
 
@@ -83,7 +83,7 @@ impl Daemon {
 
     fn try_reload(&mut self) -> Result<Vec<Change>, ChangeError> {
         let config = match &self.file {
-            Some(file) => Config::load(file).map_err(ReloadError::from)?,
+            Some(file) => Config::load_again(file).map_err(ReloadError::from)?,
             None => self.served.config.clone(),
         };
         self.refresh();
@@ -145,8 +145,9 @@ impl Daemon {
 
     fn change_listeners(&mut self, next: &Catalog) -> Result<(), ServeError> {
         let wanted: Vec<SocketAddr> = next.listeners().iter().map(|listener| listener.address).collect();
-        let Some(acceptor) = self.acceptor.take() else { return Ok(()) };
-        let (listeners, result) = exchange(acceptor.stop(), &wanted);
+        // None is left if the system had no thread for one the last time: then all is made anew.
+        let listeners = self.acceptor.take().map(Acceptor::stop).unwrap_or_default();
+        let (listeners, result) = exchange(listeners, &wanted);
         self.acceptor =
             Some(Acceptor::start(listeners, self.reactors.senders.clone()).map_err(ServeError::Thread)?);
         result

@@ -121,6 +121,7 @@ fn block_size(table: &Table<'_>, lba: u32) -> Result<BlockSize, ConfigError> {
 fn backing(table: &Table<'_>) -> Result<Backing, ConfigError> {
     let size = table.size("size")?;
     match (table.string("path")?, table.size("ram")?, table.size("null")?) {
+        (Some(("", span)), None, None) => Err(table.bad("path", span, ValueError::EmptyPath)),
         (Some((path, _)), None, None) => Ok(Backing::File { path: PathBuf::from(path), size }),
         (None, Some(_), None) if size.is_some() => {
             Err(table.bad("size", table.span_of("size"), ValueError::SizeBehindColon("ram")))

@@ -18,6 +18,10 @@ pub struct ConfigError {
 pub enum Problem {
     #[error("cannot be read: {0}")]
     Read(io::Error),
+    #[error("cannot be read again: it is no regular file")]
+    NoFile,
+    #[error("is too large for a configuration: more than 16 MiB")]
+    TooLarge,
     #[error("not TOML: {0}")]
     Syntax(String),
     #[error("unknown key `{key}`")]

@@ -160,3 +160,22 @@ fn flags_are_refused_by_name() {
     );
     assert!(refused_flags("--reactors 1").contains("required"));
 }
+
+#[test]
+fn what_is_no_file_of_a_sensible_size_is_not_read() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("target.toml");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Reading it would wait for ever.
+    assert!(Config::load_again(&path).unwrap_err().to_string().contains("no regular file"));
+    let file = File::create(place.path().join("large.toml")).unwrap();
+    file.set_len(1 << 30).unwrap();
+    let error = Config::load_again(&place.path().join("large.toml")).unwrap_err();
+    assert!(matches!(error.problem, Problem::TooLarge), "{error}");
+}
+
+#[test]
+fn an_empty_path_is_told_with_its_line() {
+    let error = refused("[[subsystem]]\n[[subsystem.namespace]]\npath = \"\"\n");
+    assert!(error.contains("the path is empty") && error.contains("target.toml:3:8"), "{error}");
+}

@@ -30,6 +30,8 @@ pub enum ValueError {
     Nqn(#[from] NqnError),
     #[error("must be between {min} and {max}, not {found}")]
     Range { min: u64, max: u64, found: i64 },
+    #[error("the path is empty: name a regular file or a block device")]
+    EmptyPath,
     #[error("no path before the first comma")]
     NoPath,
     #[error("`{0}` takes its size behind the colon, as in {0}:1GiB")]
