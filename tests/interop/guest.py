@@ -6,6 +6,7 @@ The guest runs one shell script and ends. What it printed (`log`), its kernel's 
 
 import json
 import re
+import shutil
 import socket
 import subprocess
 import threading
@@ -32,9 +33,12 @@ class GuestFailed(Exception):
 class Guest:
     """A running guest. `finish` waits for its script and raises GuestFailed unless it ended with status 0."""
 
-    def __init__(self, kernel, place, script, *, cpus=1, memory_mib=1024, forward=None, devices=()):
+    def __init__(self, kernel, place, script, *, cpus=1, memory_mib=1024, forward=None, devices=(), files=()):
         self.place = place
         place.mkdir(parents=True)
+        # What lies in /out is there in the guest, even if it comes from this machine's /tmp, which the guest does not see.
+        for file in files:
+            shutil.copy2(file, place)
         (place / "script").write_text(script)
         (place / "main").write_text((HERE / "guest/main").read_text().replace("BEGINNING", BEGINNING))
         forwarding = f",hostfwd=tcp:127.0.0.1:{forward[0]}-:{forward[1]}" if forward else ""

@@ -1,5 +1,7 @@
 """What a case works with: targets on this machine's loopback, guests that reach them, and a place for the evidence."""
 
+from pathlib import Path
+
 import kernel
 from guest import Guest, GuestFailed
 from peer.target import Target
@@ -34,18 +36,29 @@ class Lab:
         self.targets += 1
         return Target(self.programs["target"], self.place / f"target-{self.targets}.log", *arguments, **options)
 
-    def start_guest(self, script, *, suite="backports", siw="siw", cpus=1, forward=None, devices=(), **variables):
+    def start_guest(
+        self, script, *, suite="backports", siw="siw", cpus=1, forward=None, devices=(), programs=(), **variables
+    ):
         """Starts a guest whose script is guest/library.sh followed by `script`, with `variables` set for it.
 
         `suite`: whose kernel, of Debian's "backports" or its "own"; `siw`: the driver's build, "siw-crc" asks for MPA
-        checksums; `forward`: (port of this machine, port of the guest) that lead to it; `devices`: arguments of QEMU.
+        checksums; `forward`: (port of this machine, port of the guest) that lead to it; `devices`: arguments of QEMU;
+        `programs`: those of ours to run in the guest, "target" as $TARGET.
         """
         assert siw in kernel.SIW_BUILDS
+        files = [self.programs[name] for name in programs]
+        variables |= {name.upper(): f"/out/{file.name}" for name, file in zip(programs, map(Path, files))}
         settings = "".join(f"{name}='{value}'\n" for name, value in {"SIW": siw, **variables}.items())
         library = (kernel.HERE / "guest/library.sh").read_text()
         place = self.place / f"guest-{len(self.guests) + 1}"
         guest = Guest(
-            kernel.prepare(suite), place, f"{settings}{library}{script}", cpus=cpus, forward=forward, devices=devices
+            kernel.prepare(suite),
+            place,
+            f"{settings}{library}{script}",
+            cpus=cpus,
+            forward=forward,
+            devices=devices,
+            files=files,
         )
         self.guests.append(guest)
         return guest

@@ -13,7 +13,7 @@ def run(lab):
         keep devices "$TARGET" devices -o json
         keep words "$TARGET" devices
         """,
-        TARGET=lab.programs["target"],
+        programs=("target",),
     )
     lab.finish(guest)
     none = guest.json("none")

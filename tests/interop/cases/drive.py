@@ -50,7 +50,7 @@ def run(lab):
         stop_serving
         """,
         devices=[word for sector, image in images.items() for word in drive(image, sector)],
-        TARGET=lab.programs["target"],
+        programs=("target",),
         NQN=NQN,
     )
     guest.wait_step("full")

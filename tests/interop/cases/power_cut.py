@@ -58,7 +58,7 @@ def write_until_cut(lab, drive, image, log, choices):
             *("-blockdev", "driver=blklogwrites,node-name=logged,file=image,log=log,log-super-update-interval=1"),
             *("-device", f"{drive},drive=logged"),
         ],
-        TARGET=lab.programs["target"],
+        programs=("target",),
         NQN=NQN,
     )
     guest.wait_step("serving")
