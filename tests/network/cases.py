@@ -33,13 +33,7 @@ def test_mtu_9000(lab):
 
 def test_loss(lab):
     """1 % of all packets lost"""
-    with lab() as net:
-        net.shape(loss=0.01)
-        net.attach()
-        net.verify(*SMALL)
-        net.verify(*LARGE)
-        assert net.shape(loss=0)["lost"] > 100, "the link was better than it was told to be"
-        net.detach()
+    cross(lab, "lost", loss=0.01)
 
 
 def test_delay(lab):
@@ -54,12 +48,17 @@ def test_delay(lab):
 
 def test_reordering(lab):
     """Every fourth packet may overtake others"""
+    cross(lab, "overtakers", delay_ms=1, jitter_ms=4, reorder=0.25)
+
+
+def cross(lab, count, **settings):
+    """fio verifies across such a link, which must have done to more than a hundred packets what `count` says."""
     with lab() as net:
-        net.shape(delay_ms=1, jitter_ms=4, reorder=0.25)
+        net.shape(**settings)
         net.attach()
         net.verify(*SMALL)
         net.verify(*LARGE)
-        assert net.shape(reorder=0)["overtakers"] > 100, "the link was better than it was told to be"
+        assert net.shape(loss=0, reorder=0)[count] > 100, "the link was better than it was told to be"
         net.detach()
 
 
