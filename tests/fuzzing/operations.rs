@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 use ironside_common::iwarp::mpa::{Rtr, Terms};
-use ironside_common::iwarp::{Config, Part, Role, Stream, StreamEvent, Work};
+use ironside_common::iwarp::{Config, Role, Stream, StreamEvent, Work};
 use ironside_common::verbs::{Access, Kind, Remote, Token, WcStatus};
 
 use super::{Choices, Place};
@@ -164,26 +164,9 @@ impl Side {
 fn transmit(sides: &mut [Side; 2], at: usize, most: usize) {
     let [initiator, responder] = sides;
     let (side, peer) = if at == 0 { (initiator, responder) } else { (responder, initiator) };
-    let mut moved = 0;
-    let outgoing = side.stream.transmit(&side.place);
-    for part in outgoing.parts() {
-        let now = part.len().min(most - moved);
-        match part {
-            Part::Staged(bytes) => peer.arriving.extend(&bytes[..now]),
-            Part::InPlace(sge) => {
-                let mut bytes = vec![0; now];
-                side.place
-                    .memory
-                    .read(sge.slice(0, u32::try_from(now).expect("a part is small")), &mut bytes);
-                peer.arriving.extend(bytes);
-            }
-        }
-        moved += now;
-        if moved == most {
-            break;
-        }
-    }
-    side.stream.sent(moved);
+    let bytes = side.stream.transmit(&side.place).first(most, &side.place);
+    side.stream.sent(bytes.len());
+    peer.arriving.extend(bytes);
     drain(sides, at);
 }
 

@@ -110,6 +110,23 @@ impl Outgoing {
         })
     }
 
+    /// A copy of the first `most` bytes which wait, or of all if there are fewer.
+    #[must_use]
+    pub fn first(&self, most: usize, memory: &impl LocalMemory) -> Vec<u8> {
+        let mut first = vec![0; most.min(self.waiting)];
+        let mut filled = 0;
+        for part in self.parts() {
+            let into = &mut first[filled..];
+            let take = part.len().min(into.len());
+            match part {
+                Part::Staged(bytes) => into[..take].copy_from_slice(&bytes[..take]),
+                Part::InPlace(sge) => memory.read(sge, &mut into[..take]),
+            }
+            filled += take;
+        }
+        first
+    }
+
     /// So much of the front is gone.
     ///
     /// # Panics
@@ -181,17 +198,7 @@ impl Outgoing {
         let total: usize = self.pieces.iter().map(Piece::len).sum();
         let sent = total - self.waiting;
         let end = self.fpdu_end_after(sent);
-        let mut rest = vec![0; end - sent];
-        let mut filled = 0;
-        for part in self.parts() {
-            let take = part.len().min(rest.len() - filled);
-            match part {
-                Part::Staged(bytes) => rest[filled..filled + take].copy_from_slice(&bytes[..take]),
-                Part::InPlace(sge) => memory.read(sge, &mut rest[filled..filled + take]),
-            }
-            filled += take;
-        }
-        rest
+        self.first(end - sent, memory)
     }
 
     /// The end of the FPDU which byte `sent` (counted from the first piece) lies in; `sent` itself if one

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use ironside_common::iwarp::{Outgoing, Part};
+use ironside_common::iwarp::Outgoing;
 use ironside_common::memory::Memory;
 use ironside_common::provider::soft::{Dialer, Wire};
 use ironside_common::verbs::Sge;
@@ -83,17 +83,7 @@ impl Wire for Pipe {
     }
 
     fn send(&mut self, memory: &Memory, outgoing: &Outgoing) -> io::Result<usize> {
-        let mut bytes = Vec::new();
-        for part in outgoing.parts() {
-            match part {
-                Part::Staged(staged) => bytes.extend_from_slice(staged),
-                Part::InPlace(sge) => {
-                    let start = bytes.len();
-                    bytes.resize(start + sge.length as usize, 0);
-                    memory.read(sge, &mut bytes[start..]);
-                }
-            }
-        }
+        let bytes = outgoing.first(usize::MAX, memory);
         self.0.borrow_mut().from_endpoint.extend_from_slice(&bytes);
         Ok(bytes.len())
     }

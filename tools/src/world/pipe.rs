@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use ironside_common::iwarp::{Outgoing, Part};
+use ironside_common::iwarp::Outgoing;
 use ironside_common::memory::Memory;
 use ironside_common::provider::sim::Choices;
 use ironside_common::provider::soft::{Dialer, Settings, Soft, Wire};
@@ -194,18 +194,7 @@ impl Wire for PipeWire {
         if room == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let mut bytes = Vec::new();
-        for part in outgoing.parts() {
-            match part {
-                Part::Staged(staged) => bytes.extend_from_slice(staged),
-                Part::InPlace(sge) => {
-                    let start = bytes.len();
-                    bytes.resize(start + sge.length as usize, 0);
-                    memory.read(sge, &mut bytes[start..]);
-                }
-            }
-        }
-        bytes.truncate(room);
+        let bytes = outgoing.first(room, memory);
         pipe.directions[self.side].sent.extend(&bytes);
         Ok(bytes.len())
     }

@@ -6,7 +6,7 @@ mod property;
 use std::cell::RefCell;
 
 use super::*;
-use crate::iwarp::{LocalMemory, Part};
+use crate::iwarp::LocalMemory;
 use crate::verbs::Kind;
 
 /// Memory in which an address is an index.
@@ -67,14 +67,7 @@ pub(super) fn send(slot: u16, head: &[u8]) -> Work {
 
 /// Sends up to `limit` bytes of what a stream has.
 pub(super) fn take(stream: &mut Stream, memory: &TestMemory, limit: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for part in stream.transmit(memory).parts() {
-        match part {
-            Part::Staged(staged) => bytes.extend_from_slice(staged),
-            Part::InPlace(sge) => bytes.extend(memory.bytes(sge)),
-        }
-    }
-    bytes.truncate(limit);
+    let bytes = stream.transmit(memory).first(limit, memory);
     stream.sent(bytes.len());
     bytes
 }

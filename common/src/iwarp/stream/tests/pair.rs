@@ -1,5 +1,6 @@
 //! What two well-behaved streams do with each other, one thing at a time.
 use super::*;
+use crate::iwarp::Part;
 
 struct Pair {
     host: Stream,

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use slab::Slab;
 
-use crate::iwarp::{Outgoing, Part};
+use crate::iwarp::Outgoing;
 use crate::memory::Memory;
 use crate::provider::sim::{Choices, Prng};
 use crate::provider::soft::{Dialer, Wire};
@@ -167,17 +167,7 @@ impl Wire for PipeWire {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let moved = state.share(room.min(outgoing.len()));
-        let mut bytes = Vec::with_capacity(moved);
-        for part in outgoing.parts() {
-            let from = bytes.len();
-            let take = part.len().min(moved - from);
-            bytes.resize(from + take, 0);
-            match part {
-                Part::Staged(staged) => bytes[from..].copy_from_slice(&staged[..take]),
-                Part::InPlace(sge) => memory.read(sge, &mut bytes[from..]),
-            }
-        }
-        state.pipes[self.id].flying[1 - self.side].extend(bytes);
+        state.pipes[self.id].flying[1 - self.side].extend(outgoing.first(moved, memory));
         Ok(moved)
     }
 
