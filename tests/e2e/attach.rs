@@ -70,6 +70,24 @@ fn an_attachment_is_listed_described_guarded_and_ended() {
 }
 
 #[test]
+fn data_goes_both_ways_however_its_buffers_are_lent() {
+    let bench = Bench::new();
+    let source = bench.place.join("source");
+    let bytes: Vec<u8> = (0..64_u32 << 20).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 24) as u8).collect();
+    for (index, registration) in ["window", "pool", "dynamic"].into_iter().enumerate() {
+        let attached = bench.connect(&["--via", "nbd", "--registration", registration]);
+        let address = format!("nbd+unix:///?socket={}", attached["DevicePath"].as_str().unwrap());
+        let bytes: Vec<u8> = bytes.iter().map(|byte| byte.wrapping_add(index as u8)).collect();
+        fs::write(&source, &bytes).unwrap();
+        let back = bench.place.join("back");
+        run("nbdcopy", &[source.to_str().unwrap(), &address]);
+        run("nbdcopy", &[&address, back.to_str().unwrap()]);
+        assert!(fs::read(&back).unwrap() == bytes, "{registration}");
+        bench.initiator.succeed(&["disconnect", "-n", &bench.target().nqn]);
+    }
+}
+
+#[test]
 fn what_a_target_offers_is_discovered() {
     let bench = Bench::new();
     let port = bench.target().port.to_string();

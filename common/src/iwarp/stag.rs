@@ -46,6 +46,18 @@ enum Rights {
     /// The sink of a Read of ours: the peer's Read Responses, and nothing it starts itself.
     ReadSink,
     Peer(Access),
+    /// The peer's use too, in both directions if none is named; the key is ours alone to end.
+    Lasting(Option<Access>),
+}
+
+impl Rights {
+    fn grant(self, wanted: Access) -> bool {
+        match self {
+            Self::ReadSink => false,
+            Self::Peer(access) => access == wanted,
+            Self::Lasting(access) => access.is_none_or(|access| access == wanted),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -147,6 +159,11 @@ impl StagTable {
         self.open(slot, remote, Window { base: remote.address, memory, rights: Rights::Peer(access) });
     }
 
+    /// Lets the peer use `memory` as `remote`, for one purpose or for both, until we take the key back.
+    pub(super) fn expose(&mut self, slot: StagSlot, remote: Remote, memory: Sge, access: Option<Access>) {
+        self.open(slot, remote, Window { base: remote.address, memory, rights: Rights::Lasting(access) });
+    }
+
     pub(super) fn register_sink(&mut self, slot: StagSlot, remote: Remote, memory: Sge) {
         self.open(slot, remote, Window { base: remote.address, memory, rights: Rights::ReadSink });
     }
@@ -172,7 +189,7 @@ impl StagTable {
     /// Why it may not.
     pub fn check(&self, at: Remote, length: u32, access: Access) -> Result<(StagSlot, Sge), StagError> {
         let (slot, _, window) = self.find(at.rkey).ok_or(StagError::Invalid)?;
-        if window.rights != Rights::Peer(access) {
+        if !window.rights.grant(access) {
             return Err(StagError::Rights);
         }
         at.address.checked_add(length.into()).ok_or(StagError::Wrap)?;
@@ -213,7 +230,7 @@ impl StagTable {
     /// them still needs breaks the stream, since the memory goes back to its owner at once.
     pub(super) fn invalidate_remotely(&mut self, stag: u32) -> Result<(), StagError> {
         let (slot, entry, window) = self.find(stag).ok_or(StagError::Invalid)?;
-        if window.rights == Rights::ReadSink || entry.unsent != 0 {
+        if !matches!(window.rights, Rights::Peer(_)) || entry.unsent != 0 {
             return Err(StagError::Rights);
         }
         self.entries[slot.index()].window = None;
@@ -303,6 +320,25 @@ mod tests {
         assert_eq!(table.check(remote, 1, Access::RemoteRead), Err(StagError::Invalid));
         assert_eq!(table.release(slot), None);
         assert_eq!(table.release(slot), Some(TOKEN));
+    }
+
+    #[test]
+    fn a_lasting_key_is_not_the_peer_s_to_end() {
+        let mut table = StagTable::new(5, 2);
+        let (both, one) = (table.allocate(), table.allocate());
+        let whole = table.prepare(both, MEMORY);
+        table.expose(both, whole, MEMORY, None);
+        assert_eq!(table.check(at(whole, 8), 8, Access::RemoteRead), Ok((both, MEMORY.slice(8, 8))));
+        assert_eq!(table.check(at(whole, 8), 8, Access::RemoteWrite), Ok((both, MEMORY.slice(8, 8))));
+        assert_eq!(table.check(at(whole, 4090), 8, Access::RemoteWrite), Err(StagError::Bounds));
+        let single = table.prepare(one, MEMORY);
+        table.expose(one, single, MEMORY, Some(Access::RemoteRead));
+        assert_eq!(table.check(single, 8, Access::RemoteWrite), Err(StagError::Rights));
+        for key in [whole.rkey, single.rkey] {
+            assert_eq!(table.invalidate_remotely(key), Err(StagError::Rights));
+            assert_eq!(table.invalidate(key, TOKEN), Invalidation::Done);
+        }
+        assert_eq!(table.check(whole, 1, Access::RemoteRead), Err(StagError::Invalid));
     }
 
     #[test]

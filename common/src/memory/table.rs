@@ -54,6 +54,13 @@ impl Memory {
         Sge { address, length, lkey }
     }
 
+    /// A whole region under its number, or as much of it as one element names.
+    #[must_use]
+    pub fn whole(&self, lkey: u32) -> Sge {
+        let length = self.regions.borrow()[index(lkey)].len();
+        self.sge(lkey, 0, u32::try_from(length).unwrap_or(u32::MAX))
+    }
+
     /// The memory itself, for the kernel. Whoever passes it on holds what keeps it (a lease, a message).
     ///
     /// # Panics

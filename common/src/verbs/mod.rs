@@ -7,10 +7,12 @@
 //! *Posting never fails, it completes*: work posted to a broken queue pair completes as flushed. Posting
 //! past the limits is a bug of ours and panics. Differences between adapters are data in [`Limits`].
 mod cm;
+mod registration;
 mod sge;
 mod token;
 
 pub use cm::{CmEvent, CmRequest, ConnectParameters, Connections, PrivateData, RejectReason};
+pub use registration::Registration;
 pub use sge::{Access, Remote, Sge};
 pub use token::{Kind, Token};
 
@@ -117,6 +119,7 @@ pub struct Exposure {
     pub access: Access,
     /// What [`HostVerbs::prepare`] said the peer will have to name.
     pub remote: Remote,
+    pub registration: Registration,
 }
 
 /// What the initiator posts.
@@ -125,11 +128,13 @@ pub trait HostVerbs: Verbs {
     fn allocate_mr(&mut self, qp: QpHandle) -> MrHandle;
 
     /// Chooses the key and address under which `sge` will be exposed by the next [`Self::post_command`]
-    /// which carries the resulting exposure. The key differs from the one before it.
+    /// which carries the resulting exposure. A key that ends with its command differs from the one before it.
+    /// How it is registered is the provider's choice or its owner's; the exposure says.
     fn prepare(&mut self, qp: QpHandle, mr: MrHandle, sge: Sge, access: Access) -> Exposure;
 
-    /// One chain: optionally a fast registration, then Send of the 64-byte command, with `data` (in-capsule)
-    /// behind it. Only the Send is signaled. Costs one send queue entry, and one more with an exposure.
+    /// One chain: optionally what puts the key of an exposure in force ([`Registration::is_work`]), then Send of
+    /// the 64-byte command, with `data` (in-capsule) behind it. Only the Send is signaled. Costs one send queue
+    /// entry, and one more with an exposure.
     fn post_command(
         &mut self,
         qp: QpHandle,
@@ -140,6 +145,7 @@ pub trait HostVerbs: Verbs {
     );
 
     /// Takes an exposed buffer back: after its completion the peer can no longer touch it. Costs one send
-    /// queue entry. A key which the peer's Send with Invalidate has named needs none of this.
+    /// queue entry. A key which the peer's Send with Invalidate has named needs none of this, nor does one that
+    /// does not end with its command.
     fn post_invalidate(&mut self, qp: QpHandle, token: Token, key: u32);
 }

@@ -3,6 +3,7 @@
 mod export;
 mod inquiry;
 mod reactor;
+mod registration;
 
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use crate::volume::State;
 
 pub use export::{Context, Export, Site};
 pub use inquiry::{discover, inquire};
+pub use registration::Registration;
 
 /// Letters a reactor may leave unread.
 const MAILBOX_CAPACITY: usize = 64;
@@ -67,6 +69,7 @@ impl Crc {
 pub struct AttachOptions {
     pub host: HostOptions,
     pub crc: Crc,
+    pub registration: Registration,
     /// The core to run on; any, if not given.
     pub core: Option<usize>,
     /// The buffers there are for exports, sizes ascending.
@@ -77,7 +80,7 @@ impl AttachOptions {
     /// With CRC, on any core, with buffers for every purpose.
     #[must_use]
     pub fn new(host: HostOptions) -> Self {
-        Self { host, crc: Crc::On, core: None, buffers: BUFFERS.to_vec() }
+        Self { host, crc: Crc::On, registration: Registration::Auto, core: None, buffers: BUFFERS.to_vec() }
     }
 }
 

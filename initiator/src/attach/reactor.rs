@@ -99,7 +99,8 @@ impl HostReactor {
         let classes = if options.buffers.is_empty() { &least } else { &options.buffers[..] };
         let pool = Pool::new(&memory, classes).map_err(AttachError::Memory)?;
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
-        let settings = soft::Settings { seed, ..options.crc.settings() };
+        let registration = options.registration.asked().unwrap_or_default();
+        let settings = soft::Settings { seed, registration, ..options.crc.settings() };
         let mut soft = Soft::new(Rc::clone(&memory), Box::new(TcpDialer), settings);
         let mut host = Host::new(options.host, Rc::clone(&memory)).map_err(AttachError::Memory)?;
         let now = clock::now();

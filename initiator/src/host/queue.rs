@@ -93,7 +93,7 @@ struct Slot<O> {
 #[derive(Debug)]
 struct InFlight<O> {
     owner: O,
-    /// The key under which its buffer is exposed; gone once that is invalid.
+    /// The key under which its buffer is exposed for it alone; gone once that is invalid.
     key: Option<u32>,
     sent: bool,
     answer: Option<Completion>,
@@ -176,7 +176,8 @@ impl<O> Queue<O> {
             Data::In(sge) => (None, expose(sge, Access::RemoteWrite)),
         };
         command.sgl = data_pointer(in_capsule, exposure).to_sgl();
-        let key = exposure.map(|exposure| exposure.remote.rkey);
+        let ending = exposure.filter(|exposure| exposure.registration.ends_with_command());
+        let key = ending.map(|exposure| exposure.remote.rkey);
         slot.command = Some(InFlight { owner, key, sent: false, answer: None, since: now });
         let token = Token { kind: Kind::Command, generation, qpair: self.parameters.id, slot: index };
         verbs.post_command(self.qp, token, &command.to_bytes(), in_capsule, exposure);
@@ -334,12 +335,12 @@ impl<O> Queue<O> {
     }
 }
 
-/// What the command says of its data. Remote invalidation is asked for wherever there is a key.
+/// What the command says of its data. Remote invalidation is asked for wherever the key permits it.
 fn data_pointer(in_capsule: Option<Sge>, exposure: Option<Exposure>) -> DataPointer {
     match (in_capsule, exposure) {
         (Some(sge), _) => DataPointer::InCapsule { offset: 0, length: sge.length },
-        (None, Some(Exposure { sge, remote, .. })) => {
-            DataPointer::Keyed { remote, length: sge.length, invalidate: true }
+        (None, Some(Exposure { sge, remote, registration, .. })) => {
+            DataPointer::Keyed { remote, length: sge.length, invalidate: registration.peer_invalidates() }
         }
         (None, None) => DataPointer::None,
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use ironside_common::memory::Memory;
 use ironside_common::provider::sim::{Choices, Network, SimProvider};
 use ironside_common::time::Time;
-use ironside_common::verbs::{Connections, HostVerbs, TargetVerbs};
+use ironside_common::verbs::{Connections, HostVerbs, Registration, TargetVerbs};
 
 /// A provider which needs to be driven.
 pub(super) trait Pump {
@@ -13,6 +13,9 @@ pub(super) trait Pump {
     fn pump(&mut self, now: Time) -> bool;
 
     fn deadline(&self) -> Option<Time>;
+
+    /// How buffers are lent to peers: said before anything is connected.
+    fn set_registration(&mut self, registration: Registration);
 }
 
 /// The carrier of one world.
@@ -38,6 +41,10 @@ impl Pump for SimProvider {
 
     fn deadline(&self) -> Option<Time> {
         None
+    }
+
+    fn set_registration(&mut self, registration: Registration) {
+        Self::set_registration(self, registration);
     }
 }
 

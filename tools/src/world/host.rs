@@ -9,7 +9,7 @@ use ironside_common::memory::{Lease, Memory, Pool, SizeClass};
 use ironside_common::nvme::Nqn;
 use ironside_common::provider::sim::Choices;
 use ironside_common::time::Time;
-use ironside_common::verbs::Verbs;
+use ironside_common::verbs::{Registration, Verbs};
 use ironside_initiator::host::{Host, HostEvent, HostOptions};
 use ironside_initiator::volume::{Completed, Operation, Request};
 use uuid::Uuid;
@@ -60,6 +60,11 @@ impl<F: Fabric> HostSide<F> {
         let pool = Pool::new(&memory, &classes).expect("address space is plenty");
         let address = SocketAddr::from(([192, 0, 2, 100 + number], 1));
         let mut provider = fabric.provider(address, &memory, 1 + choices.below(8));
+        provider.set_registration(match choices.below(4) {
+            0 => Registration::Pool,
+            1 => Registration::Dynamic,
+            _ => Registration::Window,
+        });
         let id = Uuid::from_u128(u128::from(number) + 1);
         let host_nqn = format!("nqn.2014-08.org.nvmexpress:uuid:{id}").parse().expect("an NQN by its form");
         let options = HostOptions {

@@ -13,7 +13,7 @@ use ironside_common::provider::soft::{Dialer, Settings, Soft, Wire};
 use ironside_common::time::Time;
 use ironside_common::verbs::{
     Access, CmRequest, ConnectParameters, Connections, Event, Exposure, HostVerbs, Limits, MrHandle,
-    QpHandle, Received, Remote, Sge, TargetVerbs, Token, Verbs,
+    QpHandle, Received, Registration, Remote, Sge, TargetVerbs, Token, Verbs,
 };
 
 use super::fabric::{Fabric, Pump};
@@ -240,6 +240,10 @@ impl Pump for PipeProvider {
 
     fn deadline(&self) -> Option<Time> {
         self.soft.deadline()
+    }
+
+    fn set_registration(&mut self, registration: Registration) {
+        self.soft.set_registration(registration);
     }
 }
 

@@ -197,6 +197,15 @@ impl Stream {
         self.stags.prepare(slot, memory)
     }
 
+    /// Lets the peer use `memory` as `remote` from now on, without work, in both directions if none is named.
+    /// Only work of ours ends it: [`Work::Invalidate`].
+    ///
+    /// # Panics
+    /// If the entry is in use, or `remote` is not its own.
+    pub fn expose(&mut self, slot: StagSlot, remote: Remote, memory: Sge, access: Option<Access>) {
+        self.stags.expose(slot, remote, memory, access);
+    }
+
     /// Posts work, which completes at once and flushed if the stream has broken.
     ///
     /// # Panics

@@ -2,7 +2,9 @@
 use std::collections::VecDeque;
 
 use crate::memory::Memory;
-use crate::verbs::{Access, ConnectParameters, Exposure, QpHandle, Remote, Sge, Token, Wc, WcStatus};
+use crate::verbs::{
+    Access, ConnectParameters, Exposure, MrHandle, QpHandle, Registration, Remote, Sge, Token, Wc, WcStatus,
+};
 
 /// Distance of receive buffers in memory, and where a message starts in one, so that the part behind a
 /// 64-byte capsule is aligned to 512 bytes.
@@ -32,6 +34,19 @@ pub(super) struct Region {
     pub(super) exposed: Option<Exposure>,
 }
 
+impl Region {
+    /// # Panics
+    /// If a promise of the owner's is broken.
+    pub(super) fn expose(&mut self, exposure: Exposure) {
+        assert!(self.exposed.is_none(), "registered over a registration still valid");
+        assert_eq!(self.key, exposure.remote.rkey, "registered under a key not prepared");
+        self.exposed = Some(exposure);
+    }
+}
+
+/// The first key of those that last; of the others, none is as large.
+const LASTING: u32 = 1 << 30;
+
 /// One side of a connection.
 #[derive(Debug)]
 pub(super) struct End {
@@ -47,6 +62,8 @@ pub(super) struct End {
     pub(super) receive_lkey: Option<u32>,
     pub(super) lent: u32,
     pub(super) regions: Vec<Region>,
+    /// What the peer may reach for as long as the connection stands.
+    pub(super) lasting: Vec<Exposure>,
     pub(super) told: bool,
     pub(super) destroyed: bool,
 }
@@ -66,6 +83,7 @@ impl End {
             receive_lkey: None,
             lent: 0,
             regions: Vec::new(),
+            lasting: Vec::new(),
             told: false,
             destroyed: false,
         }
@@ -93,20 +111,43 @@ impl End {
 
     /// The local memory which the peer may reach under `remote` for `length` bytes with `access`.
     pub(super) fn reach(&self, remote: Remote, length: u32, access: Access) -> Option<Sge> {
-        let exposed = self.regions.iter().find(|r| r.key == remote.rkey)?.exposed?;
+        let lasting = self.lasting.iter().copied();
+        let mut exposed = self.regions.iter().filter_map(|region| region.exposed).chain(lasting);
+        let exposed = exposed.find(|exposure| exposure.remote.rkey == remote.rkey)?;
         let offset = remote.address.checked_sub(exposed.remote.address)?;
         let end = offset.checked_add(u64::from(length))?;
-        if exposed.access != access || end > u64::from(exposed.sge.length) {
+        let granted = exposed.access == access || exposed.registration == Registration::Pool;
+        if !granted || end > u64::from(exposed.sge.length) {
             return None;
         }
         Some(exposed.sge.slice(u32::try_from(offset).ok()?, length))
     }
 
-    /// False if there is no such valid key: the peer or the owner named a wrong one.
+    /// The key of a whole region, which is in force from now on.
+    pub(super) fn lasting(&mut self, whole: Sge, mr: MrHandle) -> Remote {
+        if let Some(known) = self.lasting.iter().find(|exposure| exposure.sge.lkey == whole.lkey) {
+            return known.remote;
+        }
+        let rkey = LASTING + u32::try_from(self.lasting.len()).expect("regions are few");
+        let remote = Remote { address: u64::from(rkey) << 32, rkey };
+        let (access, registration) = (Access::RemoteRead, Registration::Pool);
+        self.lasting.push(Exposure { mr, sge: whole, access, remote, registration });
+        remote
+    }
+
+    /// Ends a key which the owner names; false if there is no such valid key.
     #[must_use]
     pub(super) fn invalidate(&mut self, key: u32) -> bool {
         let region = self.regions.iter_mut().find(|region| region.key == key);
         region.is_some_and(|region| region.exposed.take().is_some())
+    }
+
+    /// Ends a key which the peer names; false if there is no such valid key, or it is not for the peer to end.
+    #[must_use]
+    pub(super) fn invalidate_remotely(&mut self, key: u32) -> bool {
+        let exposed =
+            self.regions.iter().filter(|region| region.key == key).find_map(|region| region.exposed);
+        exposed.is_some_and(|exposure| exposure.registration.peer_invalidates()) && self.invalidate(key)
     }
 
     pub(super) fn is_idle(&self) -> bool {

@@ -8,7 +8,7 @@ use super::network::{REFUSED, State, connection_event};
 use crate::memory;
 use crate::verbs::{
     Access, CmEvent, CmRequest, ConnectParameters, Connections, Event, Exposure, HostVerbs, Limits, MrHandle,
-    QpHandle, Received, RejectReason, Remote, Sge, TargetVerbs, Token, Verbs,
+    QpHandle, Received, Registration, RejectReason, Remote, Sge, TargetVerbs, Token, Verbs,
 };
 
 /// What one reactor of a simulated world holds.
@@ -18,11 +18,17 @@ pub struct SimProvider {
     me: usize,
     /// Bytes of the messages lent out, by queue pair and buffer.
     lent: BTreeMap<(QpHandle, u32), Vec<u8>>,
+    registration: Registration,
 }
 
 impl SimProvider {
     pub(super) fn new(network: Network, me: usize) -> Self {
-        Self { network, me, lent: BTreeMap::new() }
+        Self { network, me, lent: BTreeMap::new(), registration: Registration::default() }
+    }
+
+    /// How buffers are lent to peers from now on.
+    pub fn set_registration(&mut self, registration: Registration) {
+        self.registration = registration;
     }
 
     /// Queue pairs not destroyed yet.
@@ -131,12 +137,24 @@ impl HostVerbs for SimProvider {
     }
 
     fn prepare(&mut self, qp: QpHandle, mr: MrHandle, sge: Sge, access: Access) -> Exposure {
+        let registration = self.registration;
         self.with(qp, |state, id, side| {
-            let region = &mut state.connections[id].ends[side].regions[usize::from(mr.0)];
+            let end = &mut state.connections[id].ends[side];
+            if registration == Registration::Pool {
+                let whole = state.endpoints[end.endpoint].memory.whole(sge.lkey);
+                let remote = end.lasting(whole, mr);
+                let address = remote.address + (sge.address - whole.address);
+                return Exposure { mr, sge, access, remote: Remote { address, ..remote }, registration };
+            }
+            let region = &mut end.regions[usize::from(mr.0)];
             region.key = (region.key & !0xff) | (region.key.wrapping_add(1) & 0xff);
             // Not the true address: nobody may rely on it being one.
             let remote = Remote { address: u64::from(region.key) << 20, rkey: region.key };
-            Exposure { mr, sge, access, remote }
+            let exposure = Exposure { mr, sge, access, remote, registration };
+            if registration == Registration::Dynamic {
+                region.expose(exposure);
+            }
+            exposure
         })
     }
 
@@ -150,7 +168,8 @@ impl HostVerbs for SimProvider {
     ) {
         let cost = 1 + u32::from(expose.is_some());
         let send = Work::Send { token, head: command.to_vec(), data, invalidate: None, cost };
-        self.post(qp, expose.map(Work::Register).into_iter().chain([send]), cost);
+        let bound = expose.filter(|exposure| exposure.registration.is_work());
+        self.post(qp, bound.map(Work::Register).into_iter().chain([send]), cost);
     }
 
     fn post_invalidate(&mut self, qp: QpHandle, token: Token, key: u32) {

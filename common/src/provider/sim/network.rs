@@ -148,7 +148,7 @@ impl Network {
         }
     }
 
-    /// What a host's exposed memory looks like from outside: true if nothing is exposed any more.
+    /// What a host's exposed memory looks like from outside: true if nothing is exposed any more but what lasts.
     #[must_use]
     pub fn nothing_exposed(&self) -> bool {
         let state = self.state.borrow();
@@ -214,10 +214,7 @@ impl State {
                 assert!(within, "more reads outstanding than the peer allows");
             }
             Work::Register(exposure) => {
-                let region = &mut end.regions[usize::from(exposure.mr.0)];
-                assert!(region.exposed.is_none(), "registered over a registration still valid");
-                assert_eq!(region.key, exposure.remote.rkey, "registered under a key not prepared");
-                region.exposed = Some(exposure);
+                end.regions[usize::from(exposure.mr.0)].expose(exposure);
             }
             Work::Invalidate { token, key } => {
                 assert!(end.invalidate(key), "invalidated a key which is not valid");
@@ -256,7 +253,7 @@ impl State {
         }
         let [a, b] = &mut self.connections[id].ends;
         let (end, peer) = if side == 0 { (a, b) } else { (b, a) };
-        if invalidate.is_some_and(|key| !peer.invalidate(key)) {
+        if invalidate.is_some_and(|key| !peer.invalidate_remotely(key)) {
             end.complete(token, WcStatus::Failed(REMOTE_ACCESS_ERROR), cost);
             return self.break_connection(id);
         }
@@ -326,6 +323,7 @@ impl State {
                 for region in &mut end.regions {
                     region.exposed = None;
                 }
+                end.lasting.clear();
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::iwarp::fpdu::FPDU_MAX;
 use crate::iwarp::mpa::{FRAME_MAX, Initiator, Responder};
 use crate::iwarp::{Outgoing, Stream};
 use crate::time::Time;
-use crate::verbs::{ConnectParameters, PrivateData, QpHandle};
+use crate::verbs::{ConnectParameters, PrivateData, QpHandle, Remote, Sge};
 
 /// The beginning of a frame, as far as it has come.
 pub(super) type Inbox = ArrayVec<u8, FRAME_MAX>;
@@ -67,6 +67,8 @@ pub(super) struct Full {
     /// The number of the first entry for fast registration, and how many there are.
     pub(super) first_region: u16,
     pub(super) regions: u16,
+    /// Regions the peer may reach for as long as the connection stands, and as what.
+    pub(super) lasting: Vec<(Sge, Remote)>,
     /// The incomplete FPDU at the end of what was received.
     pub(super) leftover: Vec<u8>,
     /// Since when the oldest Read waits to be answered whole, and the oldest message to be sent whole. A peer
@@ -88,6 +90,7 @@ impl Full {
             receives,
             send_queue,
             regions: 0,
+            lasting: Vec::new(),
             leftover: Vec::with_capacity(leftover),
             answered_at: now,
             sent_at: now,

@@ -25,7 +25,7 @@ use crate::iwarp::fpdu::FPDU_MAX;
 use crate::iwarp::{LocalMemory, Outgoing};
 use crate::memory::Memory;
 use crate::time::Time;
-use crate::verbs::{CmEvent, Event, QpHandle, Sge};
+use crate::verbs::{CmEvent, Event, QpHandle, Registration, Sge};
 use connection::{Connection, Phase, Polled, Table};
 use linger::Lingering;
 
@@ -42,6 +42,8 @@ pub struct Settings {
     pub ulpdu_max: Option<u16>,
     /// RDMA Reads a peer may have outstanding towards us at most (our IRD).
     pub reads: u16,
+    /// How buffers are lent to peers.
+    pub registration: Registration,
     /// Where the unpredictable part of keys comes from.
     pub seed: u64,
     /// How long the peer has for each message and each RDMA Read, one after another: to take the one whole, to
@@ -56,6 +58,7 @@ impl Default for Settings {
             refuse_crc: false,
             ulpdu_max: None,
             reads: 128,
+            registration: Registration::Window,
             seed: 0,
             patience: Duration::from_secs(15),
         }
@@ -154,6 +157,11 @@ impl<W: Wire> Soft<W> {
             next_look: Time::ZERO,
             streams: 0,
         }
+    }
+
+    /// How buffers are lent to peers: to be said before anything is connected.
+    pub fn set_registration(&mut self, registration: Registration) {
+        self.settings.registration = registration;
     }
 
     /// Queue pairs there are, ended ones that were not destroyed among them.

@@ -1,14 +1,16 @@
 //! The verbs traits: what consumers post becomes work for the streams.
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use arrayvec::ArrayVec;
 
 use super::connection::{Full, Phase};
 use super::{Soft, Wire, pump};
 use crate::iwarp::{HEAD_MAX, StagSlot, Work};
+use crate::memory::Memory;
 use crate::verbs::{
     Access, CmRequest, ConnectParameters, Connections, Event, Exposure, HostVerbs, Limits, MrHandle,
-    PrivateData, QpHandle, Received, RejectReason, Remote, Sge, TargetVerbs, Token, Verbs,
+    PrivateData, QpHandle, Received, Registration, RejectReason, Remote, Sge, TargetVerbs, Token, Verbs,
 };
 
 /// More than a socket's receive buffer holds: whoever has received so much has received all that was there.
@@ -96,9 +98,20 @@ impl<W: Wire> HostVerbs for Soft<W> {
     }
 
     fn prepare(&mut self, qp: QpHandle, mr: MrHandle, sge: Sge, access: Access) -> Exposure {
+        let registration = self.settings.registration;
+        let memory = Rc::clone(&self.memory);
         let full = self.stream_of_mut(qp);
-        let remote = full.stream.prepare(full.slot(mr), sge);
-        Exposure { mr, sge, access, remote }
+        let remote = match registration {
+            Registration::Window => full.stream.prepare(full.slot(mr), sge),
+            Registration::Pool => full.lasting(sge, &memory),
+            Registration::Dynamic => {
+                let slot = full.slot(mr);
+                let remote = full.stream.prepare(slot, sge);
+                full.stream.expose(slot, remote, sge, Some(access));
+                remote
+            }
+        };
+        Exposure { mr, sge, access, remote, registration }
     }
 
     fn post_command(
@@ -109,7 +122,8 @@ impl<W: Wire> HostVerbs for Soft<W> {
         data: Option<Sge>,
         expose: Option<Exposure>,
     ) {
-        let register = expose.map(|Exposure { mr, sge, access, remote }| Work::Register {
+        let bound = expose.filter(|exposure| exposure.registration.is_work());
+        let register = bound.map(|Exposure { mr, sge, access, remote, .. }| Work::Register {
             slot: self.stream_of(qp).slot(mr),
             remote,
             memory: sge,
@@ -129,6 +143,19 @@ impl Full {
     fn slot(&self, mr: MrHandle) -> StagSlot {
         assert!(mr.0 < self.regions, "no such memory region");
         StagSlot::from_number(self.first_region + mr.0)
+    }
+
+    /// As what the peer reaches `sge`, whose region it may reach from now on if it might not before.
+    fn lasting(&mut self, sge: Sge, memory: &Memory) -> Remote {
+        let known = self.lasting.iter().find(|(whole, _)| whole.lkey == sge.lkey);
+        let (whole, remote) = known.copied().unwrap_or_else(|| {
+            let (slot, whole) = (self.stream.allocate(), memory.whole(sge.lkey));
+            let remote = self.stream.prepare(slot, whole);
+            self.stream.expose(slot, remote, whole, None);
+            self.lasting.push((whole, remote));
+            (whole, remote)
+        });
+        Remote { address: remote.address + (sge.address - whole.address), ..remote }
     }
 }
 

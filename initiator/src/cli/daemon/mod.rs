@@ -101,7 +101,11 @@ impl Daemon {
         }
         let control = listen(claim.path()).map_err(system("listening for questions"))?;
         let options = Box::new(specification.options());
-        let attach = AttachOptions { crc: specification.crc, ..AttachOptions::new(specification.options()) };
+        let attach = AttachOptions {
+            crc: specification.crc,
+            registration: specification.registration,
+            ..AttachOptions::new(specification.options())
+        };
         let attached = Attached::attach(attach).map_err(|source| CliError::Attach { options, source })?;
         let found = attached.description();
         let namespace = choose(found, specification.nsid)?;

@@ -44,6 +44,7 @@ pub(super) struct Fake {
     pairs_made: u16,
     next_key: u32,
     pub invalidations: usize,
+    pub registration: Registration,
 }
 
 impl Fake {
@@ -60,6 +61,7 @@ impl Fake {
             pairs_made: 0,
             next_key: 0x100,
             invalidations: 0,
+            registration: Registration::Window,
         }
     }
 
@@ -201,7 +203,8 @@ impl HostVerbs for Fake {
 
     fn prepare(&mut self, _qp: QpHandle, mr: MrHandle, sge: Sge, access: Access) -> Exposure {
         self.next_key += 1;
-        Exposure { mr, sge, access, remote: Remote { address: sge.address ^ 0xFFFF, rkey: self.next_key } }
+        let remote = Remote { address: sge.address ^ 0xFFFF, rkey: self.next_key };
+        Exposure { mr, sge, access, remote, registration: self.registration }
     }
 
     fn post_command(

@@ -1,6 +1,6 @@
 //! One queue against a peer that answers whatever it likes.
-use ironside_common::nvme::{Command, IoOpcode, Status};
-use ironside_common::verbs::{ConnectParameters, Connections, Event};
+use ironside_common::nvme::{Command, DataPointer, IoOpcode, Status};
+use ironside_common::verbs::{ConnectParameters, Connections, Event, Registration};
 
 use super::fake::response;
 use super::*;
@@ -113,6 +113,31 @@ fn only_the_key_of_the_command_may_be_invalidated() {
     let cid = bench.fake.posted.pop_front().unwrap().command.cid.get();
     let wrong = bench.answer(&response(cid, 3, 1, 0, Status::SUCCESS), Some(5));
     assert_eq!(wrong, Err(Fault::WrongKey { named: 5, exposed: None }));
+}
+
+#[test]
+fn a_key_which_is_not_for_the_target_to_end_is_not_offered_to_it() {
+    for (registration, invalidations) in
+        [(Registration::Window, 1), (Registration::Pool, 0), (Registration::Dynamic, 1)]
+    {
+        let mut bench = Bench::new(16);
+        bench.fake.registration = registration;
+        let command = Command::new(IoOpcode::READ.0, 0, 1);
+        bench.queue.submit(&mut bench.fake, command, Data::In(bench.buffer), 7, Time::ZERO);
+        let posted = bench.fake.posted.pop_front().unwrap();
+        let Ok(DataPointer::Keyed { invalidate, .. }) = DataPointer::parse(&posted.command, 0) else {
+            panic!("a read is keyed")
+        };
+        assert_eq!(invalidate, registration.peer_invalidates());
+        let answer = response(posted.command.cid.get(), 3, 1, 0, Status::SUCCESS);
+        assert!(bench.answer(&answer, None).unwrap().is_some());
+        assert_eq!(bench.fake.invalidations, invalidations, "{registration:?}");
+    }
+    let mut bench = Bench::new(16);
+    bench.fake.registration = Registration::Pool;
+    let (cid, key) = bench.read(1);
+    let wrong = bench.answer(&response(cid, 3, 1, 0, Status::SUCCESS), Some(key));
+    assert_eq!(wrong, Err(Fault::WrongKey { named: key, exposed: None }));
 }
 
 #[test]

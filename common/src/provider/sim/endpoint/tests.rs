@@ -121,3 +121,91 @@ fn work_posted_to_a_broken_connection_comes_back_flushed() {
     }
     assert_eq!(flushed, 1);
 }
+
+/// How a key is used that the target was given, and how that ends.
+fn fetch(pair: &mut Pair, from: Remote, length: u32) -> WcStatus {
+    let into = pair.target_memory.sge(0, 0, length);
+    pair.target.post_fetch(pair.target_qp, token(Kind::Fetch), from, into);
+    settle(&pair.network);
+    std::iter::from_fn(|| pair.target.poll())
+        .find_map(|event| match event {
+            Event::Completed(wc) => Some(wc.status),
+            _ => None,
+        })
+        .expect("posted work completes")
+}
+
+const ACCESS_ERROR: WcStatus = WcStatus::Failed(REMOTE_ACCESS_ERROR);
+
+#[test]
+fn a_key_opens_nothing_before_its_work_request_was_executed() {
+    let mut pair = pair();
+    let mr = pair.host.allocate_mr(pair.host_qp);
+    let sge = pair.host_memory.sge(0, 512, 512);
+    let exposure = pair.host.prepare(pair.host_qp, mr, sge, Access::RemoteRead);
+    assert_eq!(fetch(&mut pair, exposure.remote, 512), ACCESS_ERROR);
+}
+
+#[test]
+fn a_key_opens_nothing_after_either_side_has_ended_it() {
+    for by_the_peer in [false, true] {
+        let mut pair = pair();
+        let (received, remote) = command(&mut pair, Access::RemoteRead);
+        pair.target.repost(received);
+        assert_eq!(fetch(&mut pair, remote, 512), WcStatus::Success);
+        if by_the_peer {
+            let key = Some(remote.rkey);
+            pair.target.post_respond(pair.target_qp, token(Kind::Respond), None, &[0; 16], key);
+        } else {
+            pair.host.post_invalidate(pair.host_qp, token(Kind::Invalidate), remote.rkey);
+        }
+        settle(&pair.network);
+        while pair.target.poll().is_some() {}
+        assert_eq!(fetch(&mut pair, remote, 512), ACCESS_ERROR);
+    }
+}
+
+#[test]
+fn no_byte_beyond_what_was_exposed_can_be_reached() {
+    for (offset, length, status) in
+        [(0, 512, WcStatus::Success), (511, 2, ACCESS_ERROR), (u64::MAX, 1, ACCESS_ERROR)]
+    {
+        let mut pair = pair();
+        let (received, remote) = command(&mut pair, Access::RemoteRead);
+        pair.target.repost(received);
+        let at = Remote { address: remote.address.wrapping_add(offset), ..remote };
+        assert_eq!(fetch(&mut pair, at, length), status, "{offset} {length}");
+    }
+}
+
+#[test]
+fn a_key_of_the_pool_lasts_for_both_directions_and_is_not_the_peer_s_to_end() {
+    let mut pair = pair();
+    pair.host.set_registration(Registration::Pool);
+    let (received, remote) = command(&mut pair, Access::RemoteWrite);
+    pair.target.repost(received);
+    assert_eq!(fetch(&mut pair, remote, 512), WcStatus::Success);
+    let (received, again) = command(&mut pair, Access::RemoteRead);
+    pair.target.repost(received);
+    assert_eq!(again, remote);
+    assert!(pair.network.nothing_exposed(), "but what lasts");
+    let beyond = Remote { address: remote.address + 8192 - 512, ..remote };
+    assert_eq!(fetch(&mut pair, beyond, 1), ACCESS_ERROR);
+}
+
+#[test]
+fn only_a_key_bound_by_work_is_the_peer_s_to_end() {
+    for registration in [Registration::Pool, Registration::Dynamic] {
+        let mut pair = pair();
+        pair.host.set_registration(registration);
+        let (received, remote) = command(&mut pair, Access::RemoteRead);
+        pair.target.repost(received);
+        assert_eq!(fetch(&mut pair, remote, 512), WcStatus::Success);
+        let key = Some(remote.rkey);
+        pair.target.post_respond(pair.target_qp, token(Kind::Respond), None, &[0; 16], key);
+        settle(&pair.network);
+        let refused = std::iter::from_fn(|| pair.target.poll())
+            .any(|event| matches!(event, Event::Completed(wc) if wc.status == ACCESS_ERROR));
+        assert!(refused, "{registration:?}");
+    }
+}

@@ -17,6 +17,8 @@ struct Command {
     direction: Direction,
     length: u32,
     invalidates: bool,
+    /// Whether its key is to be invalid before it is over.
+    ends: bool,
     remote: Remote,
     /// The response, and the completion of its Send, are still to come; then the invalidation.
     answered: bool,
@@ -43,6 +45,9 @@ impl Traffic {
     fn new(seed: u64) -> Self {
         let mut choices = Prng::new(seed ^ 0xABCD);
         let mut world = World::new(seed, choices.chance(50), choices.chance(50));
+        let registration =
+            [Registration::Window, Registration::Pool, Registration::Dynamic][seed as usize % 3];
+        world.host.soft.set_registration(registration);
         let (ours, theirs) = world.connected();
         let regions = (0..DEPTH).map(|_| world.host.soft.allocate_mr(ours)).collect();
         Self {
@@ -89,8 +94,10 @@ impl Traffic {
         capsule[..2].copy_from_slice(&slot.to_le_bytes());
         let data = (direction == Direction::InCapsule).then_some(host);
         soft.post_command(self.ours, token(Kind::Command, slot), &capsule, data, exposure);
-        let invalidates = self.choices.chance(50);
-        let command = Command { direction, length, invalidates, remote, answered: false, sent: false };
+        let wanted = self.choices.chance(50);
+        let invalidates = exposure.is_some_and(|one| wanted && one.registration.peer_invalidates());
+        let ends = exposure.is_some_and(|one| one.registration.ends_with_command());
+        let command = Command { direction, length, invalidates, ends, remote, answered: false, sent: false };
         self.running.insert(slot, command);
     }
 
@@ -130,8 +137,7 @@ impl Traffic {
 
     fn respond(&mut self, slot: u16, data: Option<(Sge, Remote)>) {
         let command = self.running[&slot];
-        let invalidate =
-            (command.invalidates && command.direction != Direction::InCapsule).then_some(command.remote.rkey);
+        let invalidate = command.invalidates.then_some(command.remote.rkey);
         let mut response = [0; 16];
         response[..2].copy_from_slice(&slot.to_le_bytes());
         let token = token(Kind::Respond, slot);
@@ -196,9 +202,8 @@ impl Traffic {
 
     fn on_response(&mut self, slot: u16, invalidated: Option<u32>) {
         let command = self.running.get_mut(&slot).expect("it is running");
-        let exposed = command.direction != Direction::InCapsule;
-        assert_eq!(invalidated, (exposed && command.invalidates).then_some(command.remote.rkey));
-        if exposed && invalidated.is_none() {
+        assert_eq!(invalidated, command.invalidates.then_some(command.remote.rkey));
+        if command.ends && invalidated.is_none() {
             let key = command.remote.rkey;
             return self.world.host.soft.post_invalidate(self.ours, token(Kind::Invalidate, slot), key);
         }
