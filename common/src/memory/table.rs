@@ -38,6 +38,12 @@ impl Memory {
         self.regions.borrow_mut().remove(index(lkey))
     }
 
+    /// Whether this number is still the one of this region.
+    #[must_use]
+    pub fn is_registered(&self, lkey: u32, region: &Arc<Region>) -> bool {
+        self.regions.borrow().get(index(lkey)).is_some_and(|one| Arc::ptr_eq(one, region))
+    }
+
     /// The region of this number.
     ///
     /// # Panics

@@ -1,10 +1,14 @@
 //! The shared libraries, opened at run time, and the functions of theirs that we call, each looked up once. What is
 //! inline in their headers (posting, polling) goes through tables in the objects they make, and needs no symbol.
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::transmute_copy;
 use std::sync::OnceLock;
 
-use rdma_sys::{ibv_context, ibv_device, ibv_device_attr, ibv_port_attr};
+use rdma_sys::{
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_mr, ibv_pd, ibv_port_attr,
+    ibv_qp_init_attr, ibv_wc_status, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param,
+    rdma_event_channel, rdma_port_space,
+};
 
 const VERBS: &CStr = c"libibverbs.so.1";
 const CM: &CStr = c"librdmacm.so.1";
@@ -20,18 +24,73 @@ pub enum LibraryError {
     TooOld { library: String, function: String },
 }
 
-/// Functions of libibverbs. Their contracts are its manual's.
-#[derive(Clone, Debug)]
-pub struct Library {
-    pub(super) get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device,
-    pub(super) free_device_list: unsafe extern "C" fn(*mut *mut ibv_device),
-    pub(super) get_device_name: unsafe extern "C" fn(*mut ibv_device) -> *const c_char,
-    pub(super) get_device_guid: unsafe extern "C" fn(*mut ibv_device) -> u64,
-    pub(super) open_device: unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context,
-    pub(super) close_device: unsafe extern "C" fn(*mut ibv_context) -> c_int,
-    pub(super) query_device: unsafe extern "C" fn(*mut ibv_context, *mut ibv_device_attr) -> c_int,
-    /// It fills the fields up to `flags` only, so what it is given is zeroed before.
-    pub(super) query_port: unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int,
+/// Makes [`Library`]: a field for each function, by the name under which its library has it.
+macro_rules! library {
+    ($($opened:ident = $path:ident { $($(#[$doc:meta])* $field:ident = $name:literal: fn($($argument:ty),*) $(-> $result:ty)?;)* })*) => {
+        /// Functions of libibverbs and librdmacm. Their contracts are their manuals'.
+        #[derive(Clone, Debug)]
+        pub struct Library {
+            $($($(#[$doc])* pub(super) $field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*)*
+        }
+
+        impl Library {
+            fn open() -> Result<Self, LibraryError> {
+                $(let $opened = Opened::open($path)?;)*
+                Ok(Self {
+                    $($(
+                        // SAFETY: the field's type is the signature in the library's header of the name looked up;
+                        // a structure that a function fills is, or begins with, the one the field names.
+                        $field: unsafe { $opened.function($name) }?,
+                    )*)*
+                })
+            }
+        }
+    };
+}
+
+library! {
+    verbs = VERBS {
+        get_device_list = c"ibv_get_device_list": fn(*mut c_int) -> *mut *mut ibv_device;
+        free_device_list = c"ibv_free_device_list": fn(*mut *mut ibv_device);
+        get_device_name = c"ibv_get_device_name": fn(*mut ibv_device) -> *const c_char;
+        get_device_guid = c"ibv_get_device_guid": fn(*mut ibv_device) -> u64;
+        open_device = c"ibv_open_device": fn(*mut ibv_device) -> *mut ibv_context;
+        close_device = c"ibv_close_device": fn(*mut ibv_context) -> c_int;
+        query_device = c"ibv_query_device": fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
+        /// It fills the fields up to `flags` only, so what it is given is zeroed before.
+        query_port = c"ibv_query_port": fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+        alloc_pd = c"ibv_alloc_pd": fn(*mut ibv_context) -> *mut ibv_pd;
+        dealloc_pd = c"ibv_dealloc_pd": fn(*mut ibv_pd) -> c_int;
+        reg_mr = c"ibv_reg_mr": fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+        dereg_mr = c"ibv_dereg_mr": fn(*mut ibv_mr) -> c_int;
+        create_comp_channel = c"ibv_create_comp_channel": fn(*mut ibv_context) -> *mut ibv_comp_channel;
+        destroy_comp_channel = c"ibv_destroy_comp_channel": fn(*mut ibv_comp_channel) -> c_int;
+        create_cq = c"ibv_create_cq":
+            fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+        destroy_cq = c"ibv_destroy_cq": fn(*mut ibv_cq) -> c_int;
+        get_cq_event = c"ibv_get_cq_event":
+            fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+        ack_cq_events = c"ibv_ack_cq_events": fn(*mut ibv_cq, c_uint);
+        wc_status_str = c"ibv_wc_status_str": fn(ibv_wc_status::Type) -> *const c_char;
+    }
+    cm = CM {
+        create_event_channel = c"rdma_create_event_channel": fn() -> *mut rdma_event_channel;
+        destroy_event_channel = c"rdma_destroy_event_channel": fn(*mut rdma_event_channel);
+        get_cm_event = c"rdma_get_cm_event": fn(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
+        ack_cm_event = c"rdma_ack_cm_event": fn(*mut rdma_cm_event) -> c_int;
+        event_str = c"rdma_event_str": fn(rdma_cm_event_type::Type) -> *const c_char;
+        create_id = c"rdma_create_id":
+            fn(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, rdma_port_space::Type) -> c_int;
+        destroy_id = c"rdma_destroy_id": fn(*mut rdma_cm_id) -> c_int;
+        migrate_id = c"rdma_migrate_id": fn(*mut rdma_cm_id, *mut rdma_event_channel) -> c_int;
+        bind_addr = c"rdma_bind_addr": fn(*mut rdma_cm_id, *mut libc::sockaddr) -> c_int;
+        listen = c"rdma_listen": fn(*mut rdma_cm_id, c_int) -> c_int;
+        accept = c"rdma_accept": fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+        reject = c"rdma_reject": fn(*mut rdma_cm_id, *const c_void, u8) -> c_int;
+        disconnect = c"rdma_disconnect": fn(*mut rdma_cm_id) -> c_int;
+        create_qp = c"rdma_create_qp": fn(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_qp_init_attr) -> c_int;
+        destroy_qp = c"rdma_destroy_qp": fn(*mut rdma_cm_id);
+    }
 }
 
 impl Library {
@@ -44,36 +103,12 @@ impl Library {
         LIBRARY.get_or_init(Self::open).as_ref().map_err(Clone::clone)
     }
 
-    fn open() -> Result<Self, LibraryError> {
-        let verbs = Opened::open(VERBS)?;
-        // What it has is used by connections only, but half a stack is no use to anybody.
-        Opened::open(CM)?;
-        // SAFETY: this and each below: the field's type is the signature in <infiniband/verbs.h> of the name looked up.
-        let get_device_list = unsafe { verbs.function(c"ibv_get_device_list") }?;
-        // SAFETY: as above.
-        let free_device_list = unsafe { verbs.function(c"ibv_free_device_list") }?;
-        // SAFETY: as above.
-        let get_device_name = unsafe { verbs.function(c"ibv_get_device_name") }?;
-        // SAFETY: as above.
-        let get_device_guid = unsafe { verbs.function(c"ibv_get_device_guid") }?;
-        // SAFETY: as above.
-        let open_device = unsafe { verbs.function(c"ibv_open_device") }?;
-        // SAFETY: as above.
-        let close_device = unsafe { verbs.function(c"ibv_close_device") }?;
-        // SAFETY: as above.
-        let query_device = unsafe { verbs.function(c"ibv_query_device") }?;
-        // SAFETY: as above; the structure it is given begins with the one it fills.
-        let query_port = unsafe { verbs.function(c"ibv_query_port") }?;
-        Ok(Self {
-            get_device_list,
-            free_device_list,
-            get_device_name,
-            get_device_guid,
-            open_device,
-            close_device,
-            query_device,
-            query_port,
-        })
+    /// What a completion's status means.
+    pub(super) fn status_in_words(&self, status: ibv_wc_status::Type) -> String {
+        // SAFETY: it takes any number.
+        let words = unsafe { (self.wc_status_str)(status) };
+        // SAFETY: a constant string of the library.
+        text(unsafe { CStr::from_ptr(words) })
     }
 }
 

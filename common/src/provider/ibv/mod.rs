@@ -1,10 +1,19 @@
 //! RDMA adapters, by libibverbs and librdmacm. The crate `rdma-sys` gives types and inline functions; the libraries
 //! themselves are opened at run time, so that one program starts everywhere and says what it found.
+mod adapter;
+mod cm;
+mod connection;
 mod devices;
 #[cfg(test)]
 mod layout;
 mod library;
+mod provider;
 mod query;
+mod queue_pair;
+mod registration;
+mod verbs;
 
+pub use cm::{Incoming, Listener};
 pub use devices::{Absence, Device, DeviceLimits, Gid, Port, devices};
 pub use library::{Library, LibraryError};
+pub use provider::Ibv;

@@ -258,6 +258,8 @@ pub(super) mod mock {
             close_device: close,
             query_device,
             query_port,
+            // What a description does not call.
+            ..Library::get().expect("what building takes brings the libraries").clone()
         }
     }
 

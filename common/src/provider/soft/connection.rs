@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
-use super::receives::Receives;
 use crate::iwarp::fpdu::FPDU_MAX;
 use crate::iwarp::mpa::{FRAME_MAX, Initiator, Responder};
 use crate::iwarp::{Outgoing, Stream};
+use crate::provider::receives::Receives;
 use crate::time::Time;
 use crate::verbs::{ConnectParameters, PrivateData, QpHandle, Remote, Sge};
 

@@ -5,7 +5,6 @@
 mod connection;
 mod linger;
 mod pump;
-mod receives;
 mod startup;
 #[cfg(test)]
 #[cfg(feature = "sim")]

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::connection::{Connection, Full, Inbox, NO_HANDLE, Phase, Wish};
-use super::receives::Receives;
 use super::{NOWHERE, NUDGE_INTERVAL, Soft, Wire};
 use crate::iwarp::mpa::{Frame, FrameError, FrameKind, Initiator, Offer, Parsed, Refusal, Responder, Terms};
 use crate::iwarp::{Config, Outgoing, Role, Stream, ULPDU_MIN};
 use crate::memory::Memory;
+use crate::provider::receives::Receives;
 use crate::verbs::{CmEvent, CmRequest, ConnectParameters, PrivateData, QpHandle, RejectReason};
 
 /// How long the peer has for its MPA Request.

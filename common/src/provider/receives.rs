@@ -15,18 +15,18 @@ const ALIGNMENT: u32 = 512;
 const SMALL: u32 = 64;
 
 #[derive(Debug)]
-pub(super) struct Receives {
+pub(in crate::provider) struct Receives {
     /// Absent, if there are none.
     memory: Option<Rc<Memory>>,
     first: Sge,
     stride: u32,
     count: u16,
     /// Messages which are out with the consumer.
-    pub(super) lent: u32,
+    pub(in crate::provider) lent: u32,
 }
 
 impl Receives {
-    pub(super) fn new(memory: &Rc<Memory>, count: u16, size: u32) -> io::Result<Self> {
+    pub(in crate::provider) fn new(memory: &Rc<Memory>, count: u16, size: u32) -> io::Result<Self> {
         let offset = if size <= SMALL { 0 } else { CAPSULE_OFFSET };
         let alignment = if size <= SMALL { SMALL } else { ALIGNMENT };
         let stride = size.checked_add(offset).and_then(|size| size.checked_next_multiple_of(alignment));
@@ -39,23 +39,29 @@ impl Receives {
     }
 
     /// No buffer at all: what a connection gets which ends as it begins.
-    pub(super) const fn none() -> Self {
+    pub(in crate::provider) const fn none() -> Self {
         let first = Sge { address: 0, length: 0, lkey: 0 };
         Self { memory: None, first, stride: 0, count: 0, lent: 0 }
     }
 
+    /// The region they lie in.
+    #[cfg(feature = "ibv")]
+    pub(in crate::provider) const fn lkey(&self) -> u32 {
+        self.first.lkey
+    }
+
     /// All buffers by number.
-    pub(super) fn all(&self) -> impl Iterator<Item = (u32, Sge)> {
+    pub(in crate::provider) fn all(&self) -> impl Iterator<Item = (u32, Sge)> {
         (0..u32::from(self.count)).map(|id| (id, self.buffer(id)))
     }
 
-    pub(super) fn buffer(&self, id: u32) -> Sge {
+    pub(in crate::provider) fn buffer(&self, id: u32) -> Sge {
         assert!(id < self.count.into(), "no such receive buffer");
         Sge { address: self.first.address + u64::from(id) * u64::from(self.stride), ..self.first }
     }
 
     /// The bytes of a lent message.
-    pub(super) fn bytes(&self, id: u32, length: u32) -> &[u8] {
+    pub(in crate::provider) fn bytes(&self, id: u32, length: u32) -> &[u8] {
         let message = self.buffer(id).slice(0, length);
         let pointer = self.memory.as_ref().map_or(NonNull::dangling(), |memory| memory.pointer(message));
         // SAFETY: the memory is mapped (the table looked), initialised (a mapping begins as zeroes), and

@@ -1,0 +1,296 @@
+//! One RDMA adapter as one reactor uses it: a protection domain, what is registered in it, and completion queues.
+use std::ffi::CStr;
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::null_mut;
+use std::rc::Rc;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use rdma_sys::{
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr, ibv_pd, ibv_poll_cq, ibv_qp, ibv_qp_init_attr,
+    ibv_req_notify_cq, ibv_sge, ibv_transport_type, ibv_wc,
+};
+
+use super::cm::CmId;
+use super::library::{Library, text};
+use super::registration::{Buffers, Registration};
+use crate::memory::Memory;
+use crate::provider::receives::Receives;
+use crate::verbs::Sge;
+
+/// Entries of a completion queue, which connections share; less where the adapter has less.
+const ENTRIES: u32 = 16_384;
+/// Completions taken at once.
+const BATCH: usize = 32;
+
+pub(super) struct Adapter {
+    library: &'static Library,
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    /// Where a completion queue says that something has completed, once it was armed.
+    channel: *mut ibv_comp_channel,
+    memory: Rc<Memory>,
+    limits: ibv_device_attr,
+    /// Regions which connections share, by their number.
+    registrations: Vec<Option<Registration>>,
+    queues: Vec<CompletionQueue>,
+    /// Connections which go by it.
+    pub(super) connections: usize,
+    /// It was taken away: it goes with its last connection.
+    pub(super) removed: bool,
+    /// Keeps the adapter open, and is told when it is taken away; goes last.
+    _anchor: CmId,
+}
+
+struct CompletionQueue {
+    cq: *mut ibv_cq,
+    /// Entries which no connection has reserved.
+    free: u32,
+    armed: bool,
+    /// How often nothing was left in it.
+    emptied: u64,
+}
+
+/// Room in a completion queue.
+#[derive(Debug)]
+#[must_use = "room that was reserved is to be given back"]
+pub(super) struct Reserved {
+    queue: usize,
+    entries: u32,
+}
+
+impl Adapter {
+    /// The adapter that `anchor` is bound to.
+    pub(super) fn new(library: &'static Library, anchor: CmId, memory: Rc<Memory>) -> io::Result<Self> {
+        let context = anchor.verbs();
+        // SAFETY: numbers, for which zeroes are valid.
+        let mut limits: ibv_device_attr = unsafe { zeroed() };
+        // SAFETY: the identifier keeps the context open, and the structure is the one it fills.
+        let result = unsafe { (library.query_device)(context, &raw mut limits) };
+        if result != 0 {
+            return Err(io::Error::from_raw_os_error(result));
+        }
+        // SAFETY: a context of an open device.
+        let device = unsafe { (*context).device };
+        // SAFETY: as above.
+        if unsafe { (*device).transport_type } == ibv_transport_type::IBV_TRANSPORT_IWARP {
+            return Err(io::Error::other(
+                "RDMA Reads of an iWARP adapter need memory its peer may write, which Ironside does not give; use --provider iwarp",
+            ));
+        }
+        // SAFETY: as above.
+        let pd = unsafe { (library.alloc_pd)(context) };
+        if pd.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        let mut adapter = Self {
+            library,
+            context,
+            pd,
+            channel: null_mut(),
+            memory,
+            limits,
+            registrations: Vec::new(),
+            queues: Vec::new(),
+            connections: 0,
+            removed: false,
+            _anchor: anchor,
+        };
+        // SAFETY: as above.
+        adapter.channel = unsafe { (library.create_comp_channel)(context) };
+        if adapter.channel.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        fcntl(adapter.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        adapter.log_limits();
+        Ok(adapter)
+    }
+
+    fn log_limits(&self) {
+        // SAFETY: a context of an open device.
+        let device = unsafe { (*self.context).device };
+        // SAFETY: as above.
+        let name = unsafe { (self.library.get_device_name)(device) };
+        // SAFETY: a name ends with a zero byte, and lives as long as its device.
+        let name = text(unsafe { CStr::from_ptr(name) });
+        let ibv_device_attr { max_qp, max_qp_wr, max_cqe, max_mr, .. } = self.limits;
+        let reads = self.reads_out();
+        tracing::info!(name, max_qp, max_qp_wr, max_cqe, max_mr, reads, "adapter in use");
+    }
+
+    pub(super) fn is(&self, context: *mut ibv_context) -> bool {
+        self.context == context
+    }
+
+    /// RDMA Reads which a queue pair may have outstanding.
+    pub(super) fn reads_out(&self) -> u32 {
+        u32::try_from(self.limits.max_qp_init_rd_atom).unwrap_or(0)
+    }
+
+    /// A piece of memory as the adapter names it. Registers its region the first time.
+    pub(super) fn piece(&mut self, sge: Sge) -> io::Result<ibv_sge> {
+        let number = sge.lkey as usize;
+        let known = self.registrations.get(number).and_then(Option::as_ref).and_then(|one| one.piece(sge));
+        if let Some(piece) = known {
+            return Ok(piece);
+        }
+        let registration = self.register(sge.lkey)?;
+        let piece = registration.piece(sge).expect("a piece lies within its region");
+        if self.registrations.len() <= number {
+            self.registrations.resize_with(number + 1, || None);
+        }
+        // What stood there is of a region that has given up its number, with nothing in flight.
+        self.registrations[number] = Some(registration);
+        Ok(piece)
+    }
+
+    fn register(&self, lkey: u32) -> io::Result<Registration> {
+        let region = self.memory.region(lkey);
+        // SAFETY: the domain is valid, and outlives what is registered in it: that goes first.
+        unsafe { Registration::new(self.library, self.pd, region) }
+    }
+
+    /// Buffers of one connection, registered as long as they are there.
+    pub(super) fn buffers(&self, count: u16, size: u32) -> io::Result<Buffers> {
+        let receives = Receives::new(&self.memory, count, size)?;
+        let registration = self.register(receives.lkey())?;
+        Ok(Buffers { registration, receives })
+    }
+
+    /// Lets go of regions which have given up their number.
+    pub(super) fn sweep(&mut self) {
+        for (lkey, place) in (0..).zip(&mut self.registrations) {
+            place.take_if(|one| !self.memory.is_registered(lkey, &one.region));
+        }
+    }
+
+    /// Room for so many completions.
+    pub(super) fn reserve(&mut self, entries: u32) -> io::Result<Reserved> {
+        if let Some(queue) = self.queues.iter().position(|queue| queue.free >= entries) {
+            self.queues[queue].free -= entries;
+            return Ok(Reserved { queue, entries });
+        }
+        let most = u32::try_from(self.limits.max_cqe).unwrap_or(0);
+        if entries > most {
+            let text = format!("a completion queue of {entries} entries is needed; the adapter has {most}");
+            return Err(io::Error::other(text));
+        }
+        let size = ENTRIES.clamp(entries, most);
+        let wanted = i32::try_from(size).map_err(io::Error::other)?;
+        // SAFETY: the context is open, and the channel of it.
+        let cq = unsafe { (self.library.create_cq)(self.context, wanted, null_mut(), self.channel, 0) };
+        if cq.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        self.queues.push(CompletionQueue { cq, free: size - entries, armed: false, emptied: 0 });
+        Ok(Reserved { queue: self.queues.len() - 1, entries })
+    }
+
+    /// The queue pair whose completions had this room is gone, and what it left behind was polled.
+    pub(super) fn release(&mut self, Reserved { queue, entries }: Reserved) {
+        self.queues[queue].free += entries;
+    }
+
+    pub(super) fn queue(&self, reserved: &Reserved) -> *mut ibv_cq {
+        self.queues[reserved.queue].cq
+    }
+
+    /// How often nothing was left in that completion queue.
+    pub(super) fn emptied(&self, reserved: &Reserved) -> u64 {
+        self.queues[reserved.queue].emptied
+    }
+
+    /// Takes what has completed, a batch of each queue at most, and says whether there was anything.
+    pub(super) fn poll(&mut self, mut completion: impl FnMut(&ibv_wc)) -> bool {
+        let mut any = false;
+        // SAFETY: numbers, for which zeroes are valid.
+        let mut completions: [ibv_wc; BATCH] = unsafe { zeroed() };
+        let room = i32::try_from(BATCH).expect("a batch is small");
+        for queue in &mut self.queues {
+            // SAFETY: the completion queue is valid, and there is room for as many as are asked for.
+            let count = unsafe { ibv_poll_cq(queue.cq, room, completions.as_mut_ptr()) };
+            let count = usize::try_from(count).unwrap_or(0);
+            queue.emptied += u64::from(count < BATCH);
+            any |= count > 0;
+            completions[..count].iter().for_each(&mut completion);
+        }
+        any
+    }
+
+    /// From now on the next completion makes the descriptor readable.
+    pub(super) fn arm(&mut self) {
+        for queue in self.queues.iter_mut().filter(|queue| !queue.armed) {
+            // SAFETY: the completion queue is valid.
+            let result = unsafe { ibv_req_notify_cq(queue.cq, 0) };
+            queue.armed = result == 0;
+        }
+    }
+
+    /// The descriptor has become readable: takes what it has to say.
+    pub(super) fn disarm(&mut self) {
+        loop {
+            let (mut cq, mut context) = (null_mut(), null_mut());
+            // SAFETY: the channel is valid, and there is a place for each.
+            let result = unsafe { (self.library.get_cq_event)(self.channel, &raw mut cq, &raw mut context) };
+            if result != 0 {
+                return;
+            }
+            // SAFETY: just taken, of a completion queue of ours.
+            unsafe { (self.library.ack_cq_events)(cq, 1) };
+            self.queues.iter_mut().filter(|queue| queue.cq == cq).for_each(|queue| queue.armed = false);
+        }
+    }
+
+    /// Makes the queue pair of an identifier; says whether up to `inline` bytes may be posted inline.
+    pub(super) fn queue_pair(
+        &self,
+        id: &mut CmId,
+        wish: ibv_qp_init_attr,
+        inline: u32,
+    ) -> io::Result<(*mut ibv_qp, bool)> {
+        let wanted = wish.cap.max_send_wr.max(wish.cap.max_recv_wr);
+        let most = u32::try_from(self.limits.max_qp_wr).unwrap_or(0);
+        if wanted > most {
+            let text = format!(
+                "a queue pair of {wanted} work requests is needed; the adapter has {most}: choose a lower depth"
+            );
+            return Err(io::Error::other(text));
+        }
+        let mut first = wish;
+        first.cap.max_inline_data = inline;
+        match id.create_queue_pair(self.pd, &mut first) {
+            Ok(qp) => Ok((qp, true)),
+            // One without inline data may still do.
+            Err(_) => Ok((id.create_queue_pair(self.pd, &mut { wish })?, false)),
+        }
+    }
+}
+
+impl AsFd for Adapter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is ours until this is dropped.
+        let descriptor = unsafe { (*self.channel).fd };
+        // SAFETY: the descriptor is the channel's, and open as long.
+        unsafe { BorrowedFd::borrow_raw(descriptor) }
+    }
+}
+
+impl Drop for Adapter {
+    fn drop(&mut self) {
+        self.registrations.clear();
+        for queue in self.queues.drain(..) {
+            // SAFETY: made by us, destroyed once; queue pairs go before, and its events were acknowledged.
+            let result = unsafe { (self.library.destroy_cq)(queue.cq) };
+            debug_assert_eq!(result, 0, "a completion queue stays");
+        }
+        if !self.channel.is_null() {
+            // SAFETY: made by us, destroyed once, after its completion queues.
+            let result = unsafe { (self.library.destroy_comp_channel)(self.channel) };
+            debug_assert_eq!(result, 0, "a completion channel stays");
+        }
+        // SAFETY: made by us, given back once, and nothing is left in it.
+        let result = unsafe { (self.library.dealloc_pd)(self.pd) };
+        debug_assert_eq!(result, 0, "a protection domain stays");
+    }
+}

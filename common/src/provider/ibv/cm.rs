@@ -1,0 +1,292 @@
+//! Connection management by librdmacm: what it hands out belongs to a value here, which gives it back.
+use std::ffi::CStr;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::null_mut;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{SockaddrLike, SockaddrStorage};
+use rdma_sys::{
+    ibv_context, ibv_pd, ibv_qp, ibv_qp_init_attr, rdma_cm_event, rdma_cm_event_type, rdma_cm_id,
+    rdma_conn_param, rdma_event_channel, rdma_port_space,
+};
+
+use super::library::{Library, text};
+use crate::verbs::PrivateData;
+
+/// Connect requests that wait for the acceptor.
+const BACKLOG: i32 = 1024;
+
+/// Where events come; never waits.
+pub(super) struct EventChannel {
+    library: &'static Library,
+    channel: *mut rdma_event_channel,
+}
+
+/// One event that was acknowledged already.
+pub(super) struct Happened {
+    /// What [`CmId::set_context`] was told.
+    pub(super) context: usize,
+    pub(super) event: rdma_cm_event_type::Type,
+    status: i32,
+    said: String,
+}
+
+impl fmt::Display for Happened {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.event {
+            rdma_cm_event_type::RDMA_CM_EVENT_DISCONNECTED => out.write_str("closed by the peer"),
+            rdma_cm_event_type::RDMA_CM_EVENT_DEVICE_REMOVAL => out.write_str("the adapter was removed"),
+            _ => write!(out, "connection management says {} ({})", self.said, self.status),
+        }
+    }
+}
+
+impl EventChannel {
+    pub(super) fn new(library: &'static Library) -> io::Result<Self> {
+        // SAFETY: it takes nothing.
+        let channel = unsafe { (library.create_event_channel)() };
+        if channel.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        let made = Self { library, channel };
+        fcntl(made.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        Ok(made)
+    }
+
+    /// The next event, whatever it is about.
+    pub(super) fn next(&self) -> Option<Happened> {
+        let event = self.take()?;
+        // SAFETY: an event that was not acknowledged yet.
+        let rdma_cm_event { id, event: kind, status, .. } = unsafe { &*event };
+        // SAFETY: an event's identifier lives until the event is acknowledged.
+        let context = unsafe { (**id).context };
+        let happened =
+            Happened { context: context.addr(), event: *kind, status: *status, said: self.name(*kind) };
+        self.acknowledge(event);
+        Some(happened)
+    }
+
+    fn take(&self) -> Option<*mut rdma_cm_event> {
+        let mut event = null_mut();
+        // SAFETY: the channel is ours, and there is a place for the event.
+        let result = unsafe { (self.library.get_cm_event)(self.channel, &raw mut event) };
+        (result == 0).then_some(event)
+    }
+
+    fn name(&self, kind: rdma_cm_event_type::Type) -> String {
+        // SAFETY: it takes any number.
+        let name = unsafe { (self.library.event_str)(kind) };
+        // SAFETY: a constant string of the library.
+        text(unsafe { CStr::from_ptr(name) })
+    }
+
+    fn acknowledge(&self, event: *mut rdma_cm_event) {
+        // SAFETY: taken from this channel, and acknowledged once.
+        unsafe { (self.library.ack_cm_event)(event) };
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is ours until it is dropped.
+        let descriptor = unsafe { (*self.channel).fd };
+        // SAFETY: the descriptor is the channel's, and open as long.
+        unsafe { BorrowedFd::borrow_raw(descriptor) }
+    }
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        // SAFETY: ours, destroyed once; whoever made identifiers on it has destroyed them.
+        unsafe { (self.library.destroy_event_channel)(self.channel) };
+    }
+}
+
+/// One end of a connection, or a listener.
+pub(super) struct CmId {
+    library: &'static Library,
+    id: *mut rdma_cm_id,
+    /// Whether a queue pair was made of it.
+    has_queue_pair: bool,
+}
+
+// SAFETY: librdmacm locks its own; an identifier is used by one thread at a time, its owner's.
+unsafe impl Send for CmId {}
+
+/// A connect request on its way from the listener to a reactor.
+pub struct Incoming {
+    pub(super) id: CmId,
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+    pub(super) private_data: PrivateData,
+    pub(super) reads: u8,
+}
+
+impl CmId {
+    pub(super) fn new(library: &'static Library, channel: &EventChannel) -> io::Result<Self> {
+        let mut id = null_mut();
+        let space = rdma_port_space::RDMA_PS_TCP;
+        // SAFETY: the channel is valid, and there is a place for the identifier.
+        let result = unsafe { (library.create_id)(channel.channel, &raw mut id, null_mut(), space) };
+        checked(result)?;
+        Ok(Self { library, id, has_queue_pair: false })
+    }
+
+    pub(super) fn migrate(&self, to: &EventChannel) -> io::Result<()> {
+        // SAFETY: both are valid, and no event of this identifier is unacknowledged.
+        checked(unsafe { (self.library.migrate_id)(self.id, to.channel) })
+    }
+
+    /// What its events are to name.
+    pub(super) fn set_context(&self, context: usize) {
+        // SAFETY: the identifier is valid; the field is the consumer's.
+        unsafe { (*self.id).context = std::ptr::without_provenance_mut(context) };
+    }
+
+    /// Binds to an address, which chooses the adapter that owns it.
+    pub(super) fn bind(&self, at: SocketAddr) -> io::Result<()> {
+        let address = SockaddrStorage::from(at);
+        // SAFETY: the identifier is valid, and the address is only read, through a pointer the C type has unconst.
+        checked(unsafe { (self.library.bind_addr)(self.id, address.as_ptr().cast_mut().cast()) })
+    }
+
+    /// The adapter, which librdmacm keeps open as long as this is there; null before an address is bound to one.
+    pub(super) fn verbs(&self) -> *mut ibv_context {
+        // SAFETY: the identifier is valid.
+        unsafe { (*self.id).verbs }
+    }
+
+    /// Makes a queue pair which belongs to this.
+    pub(super) fn create_queue_pair(
+        &mut self,
+        pd: *mut ibv_pd,
+        wish: &mut ibv_qp_init_attr,
+    ) -> io::Result<*mut ibv_qp> {
+        // SAFETY: the identifier and the domain are valid, and of the same adapter.
+        checked(unsafe { (self.library.create_qp)(self.id, pd, wish) })?;
+        self.has_queue_pair = true;
+        // SAFETY: the identifier is valid.
+        Ok(unsafe { (*self.id).qp })
+    }
+
+    pub(super) fn destroy_queue_pair(&mut self) {
+        if std::mem::take(&mut self.has_queue_pair) {
+            // SAFETY: made of this identifier; nothing posts to it any more.
+            unsafe { (self.library.destroy_qp)(self.id) };
+        }
+    }
+
+    pub(super) fn accept(&self, answer: &mut rdma_conn_param) -> io::Result<()> {
+        // SAFETY: the identifier is valid, and the private data lives until it returns.
+        checked(unsafe { (self.library.accept)(self.id, answer) })
+    }
+
+    pub(super) fn reject(&self, private_data: &[u8]) -> io::Result<()> {
+        let length = u8::try_from(private_data.len()).map_err(io::Error::other)?;
+        // SAFETY: the identifier is valid, and the bytes are as many.
+        checked(unsafe { (self.library.reject)(self.id, private_data.as_ptr().cast(), length) })
+    }
+
+    pub(super) fn disconnect(&self) -> io::Result<()> {
+        // SAFETY: the identifier is valid.
+        checked(unsafe { (self.library.disconnect)(self.id) })
+    }
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        self.destroy_queue_pair();
+        // SAFETY: ours, destroyed once; its events are acknowledged as they are taken.
+        unsafe { (self.library.destroy_id)(self.id) };
+    }
+}
+
+/// A listener: its identifier goes before the channel.
+pub struct Listener {
+    id: CmId,
+    channel: EventChannel,
+    at: SocketAddr,
+}
+
+impl Listener {
+    /// Listens at an address which an adapter owns; nothing if none does.
+    ///
+    /// # Errors
+    /// What librdmacm says, the address being in use for example.
+    pub fn bind(library: &'static Library, at: SocketAddr) -> io::Result<Option<Self>> {
+        let channel = EventChannel::new(library)?;
+        let id = CmId::new(library, &channel)?;
+        id.bind(at)?;
+        if id.verbs().is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the identifier is valid and bound.
+        checked(unsafe { (library.listen)(id.id, BACKLOG) })?;
+        Ok(Some(Self { id, channel, at }))
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// The next connect request, if one waits.
+    pub fn next(&self) -> Option<Incoming> {
+        loop {
+            let event = self.channel.take()?;
+            // SAFETY: an event that was not acknowledged yet.
+            let request = unsafe { (*event).event } == rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
+            let incoming = request.then(|| incoming(self.id.library, event));
+            self.channel.acknowledge(event);
+            if let Some(incoming) = incoming {
+                return Some(incoming);
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// `event` is a connect request which was not acknowledged yet.
+fn incoming(library: &'static Library, event: *mut rdma_cm_event) -> Incoming {
+    // SAFETY: an event that was not acknowledged yet.
+    let id = unsafe { (*event).id };
+    // SAFETY: as above.
+    let said = unsafe { &(*event).param };
+    // SAFETY: of a connect request this is the member that counts.
+    let asked = unsafe { said.conn };
+    let length = if asked.private_data.is_null() { 0 } else { asked.private_data_len.into() };
+    let mut private_data = PrivateData::new();
+    if length > 0 {
+        // SAFETY: as many bytes, until the event is acknowledged.
+        let bytes = unsafe { std::slice::from_raw_parts(asked.private_data.cast::<u8>(), length) };
+        private_data.extend(bytes.iter().copied().take(private_data.capacity()));
+    }
+    // SAFETY: the identifier of a request is ours from now on.
+    let addresses = unsafe { &(*id).route.addr };
+    let peer = address((&raw const addresses.dst_addr_union).cast());
+    let local = address((&raw const addresses.src_addr_union).cast());
+    let id = CmId { library, id, has_queue_pair: false };
+    // What the peer answers at once is what we may have outstanding.
+    Incoming { id, peer, local, private_data, reads: asked.initiator_depth }
+}
+
+/// An address of an identifier, which is as large as any.
+fn address(at: *const libc::sockaddr) -> SocketAddr {
+    let nowhere = SocketAddr::V4(SocketAddrV4::new(std::net::Ipv4Addr::UNSPECIFIED, 0));
+    // SAFETY: the caller's promise; the family says how much of it counts.
+    let Some(storage) = (unsafe { SockaddrStorage::from_raw(at, None) }) else { return nowhere };
+    let v4 = storage.as_sockaddr_in().map(|at| SocketAddr::V4(SocketAddrV4::from(*at)));
+    v4.or_else(|| storage.as_sockaddr_in6().map(|at| SocketAddr::V6(SocketAddrV6::from(*at))))
+        .unwrap_or(nowhere)
+}
+
+fn checked(result: i32) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

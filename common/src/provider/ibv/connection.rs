@@ -1,0 +1,72 @@
+//! One connection over an adapter, from the request to the last completion.
+use std::net::SocketAddr;
+
+use super::adapter::Reserved;
+use super::cm::CmId;
+use super::queue_pair::{Owner, QueuePair};
+use super::registration::Buffers;
+use crate::verbs::Limits;
+
+/// Fields go in this order: the queue pair goes with the identifier, before the memory which it may use.
+pub(super) struct Connection {
+    pub(super) id: CmId,
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+    pub(super) owner: Owner,
+    pub(super) phase: Phase,
+}
+
+pub(super) enum Phase {
+    /// The peer asks, and lets us have so many RDMA Reads outstanding.
+    Asked {
+        reads: u8,
+    },
+    Full(Box<Full>),
+}
+
+/// A connection which was answered.
+pub(super) struct Full {
+    /// How its work reaches an adapter; nothing if it never could, or not any more.
+    pub(super) link: Option<Link>,
+    pub(super) receives: Option<Buffers>,
+    /// Messages which are out with the consumer.
+    pub(super) lent: u32,
+    pub(super) limits: Limits,
+    pub(super) ended: bool,
+    /// What went wrong first.
+    pub(super) trouble: Option<String>,
+    /// How often its completion queue had been empty when everything that had arrived was asked for.
+    pub(super) catching_up: Option<u64>,
+}
+
+/// What a connection has of an adapter.
+pub(super) struct Link {
+    pub(super) queue: QueuePair,
+    pub(super) adapter: usize,
+    pub(super) reserved: Reserved,
+    /// Where short messages lie until they are sent, in turns: a queue pair sends in order.
+    pub(super) outgoing: Option<Outgoing>,
+}
+
+/// Memory for messages on an adapter which does not copy them as they are posted.
+pub(super) struct Outgoing {
+    pub(super) buffers: Buffers,
+    pub(super) count: u32,
+    pub(super) next: u32,
+}
+
+impl Full {
+    /// One that ends as it begins.
+    pub(super) const fn broken(limits: Limits) -> Self {
+        Self { link: None, receives: None, lent: 0, limits, ended: true, trouble: None, catching_up: None }
+    }
+}
+
+impl Outgoing {
+    /// The next buffer in turn.
+    pub(super) fn turn(&mut self) -> u32 {
+        let buffer = self.next;
+        self.next = (buffer + 1) % self.count;
+        buffer
+    }
+}

@@ -1,0 +1,260 @@
+//! The verbs traits: what consumers post becomes work requests of adapters.
+use std::io;
+use std::mem::zeroed;
+use std::net::SocketAddr;
+
+use rdma_sys::{ibv_qp_init_attr, ibv_qp_type, ibv_sge, rdma_conn_param};
+
+use super::adapter::Adapter;
+use super::connection::{Connection, Full, Link, Outgoing, Phase};
+use super::provider::Ibv;
+use super::queue_pair::{Posted, QueuePair};
+use crate::memory::Memory;
+use crate::verbs::{
+    CmEvent, CmRequest, ConnectParameters, Connections, Event, Limits, QpHandle, Received, Remote, Sge,
+    TargetVerbs, Token, Verbs, Wc, WcStatus,
+};
+
+/// Bytes of a response, which an adapter copies as it is posted, if it can.
+const RESPONSE: u32 = 16;
+/// Tries before a peer without receives, or one that does not answer, is given up: as often as there are. Of receives
+/// that are not ready it means for ever.
+const RETRIES: u8 = 7;
+
+impl Ibv {
+    fn full(&self, qp: QpHandle) -> &Full {
+        match &self.connections[usize::from(qp.0)].phase {
+            Phase::Full(full) => full,
+            Phase::Asked { .. } => panic!("the queue pair is not connected yet"),
+        }
+    }
+
+    fn full_mut(&mut self, qp: QpHandle) -> &mut Full {
+        match &mut self.connections[usize::from(qp.0)].phase {
+            Phase::Full(full) => full,
+            Phase::Asked { .. } => panic!("the queue pair is not connected yet"),
+        }
+    }
+
+    /// Posts by `act`, if the connection still goes by an adapter, and sees to what is not taken.
+    fn post(
+        &mut self,
+        qp: QpHandle,
+        token: Token,
+        act: impl FnOnce(&mut Link, &mut Adapter, &Memory) -> io::Result<Posted>,
+    ) {
+        let Self { connections, adapters, memory, .. } = self;
+        let link = match &mut connections[usize::from(qp.0)].phase {
+            Phase::Full(full) => full.link.as_mut(),
+            Phase::Asked { .. } => panic!("the queue pair is not connected yet"),
+        };
+        let posted = match link {
+            Some(link) => {
+                let adapter = &mut adapters[link.adapter];
+                act(link, adapter, memory)
+            }
+            None => Ok(Posted::Refused),
+        };
+        if matches!(posted, Ok(Posted::Taken)) {
+            return;
+        }
+        if !matches!(posted, Ok(Posted::Partly)) {
+            self.events.push_back(Event::Completed(Wc { qp, token, status: WcStatus::Flushed }));
+        }
+        let reason = posted.map_or_else(|error| error.to_string(), |_| "the adapter takes no work".into());
+        self.end(qp, &reason);
+    }
+
+    /// Makes the queue pair, posts its receives and says yes.
+    fn establish(
+        &mut self,
+        qp: QpHandle,
+        parameters: ConnectParameters,
+        private_data: &[u8],
+    ) -> io::Result<()> {
+        let number = self.adapter_of(qp)?;
+        let adapter = &mut self.adapters[number];
+        let connection = &mut self.connections[usize::from(qp.0)];
+        let Phase::Asked { reads } = connection.phase else {
+            unreachable!("a connect request is answered once")
+        };
+        let reads = parameters.reads.min(reads.into()).min(adapter.reads_out());
+        let limits = Limits { send_queue: parameters.send_queue, reads };
+        let full = furnish(connection, adapter, number, parameters, limits)?;
+        connection.phase = Phase::Full(Box::new(full));
+        // SAFETY: numbers and pointers, for which zeroes are valid.
+        let mut answer: rdma_conn_param = unsafe { zeroed() };
+        answer.private_data = private_data.as_ptr().cast();
+        answer.private_data_len = u8::try_from(private_data.len()).map_err(io::Error::other)?;
+        answer.initiator_depth = u8::try_from(reads).unwrap_or(u8::MAX);
+        answer.flow_control = 1;
+        answer.retry_count = RETRIES;
+        answer.rnr_retry_count = RETRIES;
+        connection.id.accept(&mut answer)
+    }
+}
+
+/// What a connection has of its adapter: a queue pair, room for its completions, and receives, which are posted.
+fn furnish(
+    connection: &mut Connection,
+    adapter: &mut Adapter,
+    number: usize,
+    parameters: ConnectParameters,
+    limits: Limits,
+) -> io::Result<Full> {
+    let ConnectParameters { receives: count, receive_size, send_queue, .. } = parameters;
+    let receives = adapter.buffers(count, receive_size)?;
+    let reserved = adapter.reserve(send_queue + u32::from(count))?;
+    // SAFETY: numbers and pointers, for which zeroes are valid.
+    let mut wish: ibv_qp_init_attr = unsafe { zeroed() };
+    wish.send_cq = adapter.queue(&reserved);
+    wish.recv_cq = wish.send_cq;
+    wish.qp_type = ibv_qp_type::IBV_QPT_RC;
+    wish.cap.max_send_wr = send_queue;
+    wish.cap.max_recv_wr = count.into();
+    wish.cap.max_send_sge = 1;
+    wish.cap.max_recv_sge = 1;
+    let made = adapter.queue_pair(&mut connection.id, wish, RESPONSE).and_then(|(pointer, inline)| {
+        // SAFETY: just made, and destroyed after this value.
+        let queue = unsafe { QueuePair::new(pointer, connection.owner, inline, send_queue as usize) };
+        for (buffer, _) in receives.receives.all() {
+            queue.post_receive(buffer, receives.piece(buffer)).map_err(io::Error::from_raw_os_error)?;
+        }
+        let slots = u16::try_from(send_queue).unwrap_or(u16::MAX);
+        let outgoing = || -> io::Result<Outgoing> {
+            Ok(Outgoing { buffers: adapter.buffers(slots, RESPONSE)?, count: slots.into(), next: 0 })
+        };
+        let outgoing = if inline { None } else { Some(outgoing()?) };
+        Ok((queue, outgoing))
+    });
+    match made {
+        Ok((queue, outgoing)) => {
+            adapter.connections += 1;
+            let link = Link { queue, adapter: number, reserved, outgoing };
+            Ok(Full { link: Some(link), receives: Some(receives), ended: false, ..Full::broken(limits) })
+        }
+        Err(error) => {
+            connection.id.destroy_queue_pair();
+            adapter.release(reserved);
+            Err(error)
+        }
+    }
+}
+
+impl Verbs for Ibv {
+    fn limits(&self, qp: QpHandle) -> Limits {
+        self.full(qp).limits
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn message(&self, received: &Received) -> &[u8] {
+        let buffers = self.full(received.qp).receives.as_ref().expect("a message has come");
+        buffers.receives.bytes(received.buffer, received.length)
+    }
+
+    fn message_sge(&self, received: &Received, offset: u32) -> Sge {
+        let buffers = self.full(received.qp).receives.as_ref().expect("a message has come");
+        let buffer = buffers.receives.buffer(received.buffer);
+        buffer.slice(0, received.length).slice(offset, received.length - offset)
+    }
+
+    fn repost(&mut self, received: Received) {
+        let full = self.full_mut(received.qp);
+        full.lent -= 1;
+        let (Some(link), Some(buffers)) = (&full.link, &full.receives) else { return };
+        if let Err(error) = link.queue.post_receive(received.buffer, buffers.piece(received.buffer)) {
+            let error = io::Error::from_raw_os_error(error);
+            self.end(received.qp, &format!("the adapter takes no receive: {error}"));
+        }
+    }
+}
+
+impl TargetVerbs for Ibv {
+    fn post_fetch(&mut self, qp: QpHandle, token: Token, from: Remote, into: Sge) {
+        self.post(qp, token, |link, adapter, _| Ok(link.queue.post_fetch(token, from, adapter.piece(into)?)));
+    }
+
+    fn post_respond(
+        &mut self,
+        qp: QpHandle,
+        token: Token,
+        data: Option<(Sge, Remote)>,
+        response: &[u8; 16],
+        invalidate: Option<u32>,
+    ) {
+        self.post(qp, token, |link, adapter, memory| {
+            let data = data.map(|(from, to)| adapter.piece(from).map(|piece| (piece, to))).transpose()?;
+            let piece = outgoing(link, memory, response);
+            Ok(link.queue.post_respond(token, data, piece, invalidate))
+        });
+    }
+}
+
+/// A short message as it is posted: from where it lies, or from memory that the adapter can reach.
+fn outgoing(link: &mut Link, memory: &Memory, message: &[u8]) -> ibv_sge {
+    let length = u32::try_from(message.len()).expect("a message is short");
+    let Some(outgoing) = &mut link.outgoing else {
+        return ibv_sge { addr: message.as_ptr().expose_provenance() as u64, length, lkey: 0 };
+    };
+    let buffer = outgoing.turn();
+    memory.write(outgoing.buffers.receives.buffer(buffer), message);
+    ibv_sge { length, ..outgoing.buffers.piece(buffer) }
+}
+
+impl Connections for Ibv {
+    fn accept(&mut self, request: CmRequest, parameters: ConnectParameters, private_data: &[u8]) {
+        let qp = request.qp;
+        let Err(error) = self.establish(qp, parameters, private_data) else { return };
+        let limits = Limits { send_queue: parameters.send_queue, reads: 0 };
+        let connection = &mut self.connections[usize::from(qp.0)];
+        connection.id.destroy_queue_pair();
+        match &mut connection.phase {
+            Phase::Full(full) => full.ended = true,
+            asked => *asked = Phase::Full(Box::new(Full::broken(limits))),
+        }
+        self.unlink(qp);
+        self.tell(CmEvent::Disconnected { qp, reason: format!("it cannot be accepted: {error}") });
+    }
+
+    fn reject(&mut self, request: CmRequest, private_data: &[u8]) {
+        let connection = self.connections.remove(usize::from(request.qp.0));
+        if let Err(error) = connection.id.reject(private_data) {
+            tracing::debug!(peer = %connection.peer, %error, "a rejection was not sent");
+        }
+    }
+
+    fn connect(&mut self, _: SocketAddr, _: ConnectParameters, _: &[u8]) -> QpHandle {
+        unreachable!("only a host connects, and no host goes by an adapter yet")
+    }
+
+    fn disconnect(&mut self, qp: QpHandle) {
+        self.end(qp, "closed by ourselves");
+    }
+
+    fn catch_up(&mut self, qp: QpHandle) {
+        let Self { connections, adapters, .. } = self;
+        let Phase::Full(full) = &mut connections[usize::from(qp.0)].phase else { return };
+        full.catching_up = full.link.as_ref().map(|link| adapters[link.adapter].emptied(&link.reserved));
+    }
+
+    fn has_caught_up(&self, qp: QpHandle) -> bool {
+        let full = self.full(qp);
+        match (&full.link, full.catching_up) {
+            (Some(link), Some(then)) => self.adapters[link.adapter].emptied(&link.reserved) > then,
+            _ => true,
+        }
+    }
+
+    fn destroy(&mut self, qp: QpHandle) {
+        let connection = &mut self.connections[usize::from(qp.0)];
+        let Phase::Full(full) = &connection.phase else { panic!("destroyed before it was answered") };
+        assert!(full.ended, "destroyed before it was disconnected");
+        assert_eq!(full.lent, 0, "destroyed with messages still lent");
+        connection.id.destroy_queue_pair();
+        self.unlink(qp);
+        self.connections.remove(usize::from(qp.0));
+    }
+}
