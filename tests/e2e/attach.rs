@@ -88,6 +88,35 @@ fn data_goes_both_ways_however_its_buffers_are_lent() {
 }
 
 #[test]
+fn the_doctor_finds_a_target_well_and_nobody_unwell() {
+    let bench = Bench::new();
+    let port = bench.target().port.to_string();
+    let json =
+        bench.initiator.succeed(&["doctor", "-a", "127.0.0.1", "-s", &port, "--count", "7", "-o", "json"]);
+    let said: Value = serde_json::from_str(&json).unwrap();
+    let finding = |said: &Value, check: &str| {
+        let findings = said["findings"].as_array().unwrap();
+        findings.iter().find(|finding| finding["check"] == check).unwrap().clone()
+    };
+    assert_eq!(finding(&said, "reach")["verdict"], "ok");
+    assert!(finding(&said, "ping")["found"].as_str().unwrap().starts_with("7 RDMA Writes"));
+    assert!(finding(&said, "link")["found"].as_str().unwrap().starts_with("lo is up"));
+    assert!(
+        bench
+            .initiator
+            .succeed(&["doctor", "-a", "127.0.0.1", "-s", &port, "-n", &bench.target().nqn])
+            .contains("ping")
+    );
+
+    let nobody = free_port().to_string();
+    let output = bench.initiator.run(&["doctor", "-a", "127.0.0.1", "-s", &nobody, "-o", "json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&said["verdict"], &finding(&said, "reach")["verdict"]), (&"fail".into(), &"fail".into()));
+    assert!(finding(&said, "reach")["remedy"].as_str().unwrap().contains("firewall"));
+}
+
+#[test]
 fn what_a_target_offers_is_discovered() {
     let bench = Bench::new();
     let port = bench.target().port.to_string();

@@ -31,3 +31,14 @@ pub fn inquire(options: AttachOptions) -> Result<Description, AttachError> {
     let attached = Attached::attach(AttachOptions { host, buffers: Vec::new(), ..options })?;
     Ok(attached.description().clone())
 }
+
+/// Asks a controller what it is, and `count` times more. Each answer is 4096 bytes which the controller writes into
+/// memory of ours by RDMA Write, before its response.
+///
+/// # Errors
+/// Why it could not be asked.
+pub fn probe(options: AttachOptions, count: u16) -> Result<Description, AttachError> {
+    let host = HostOptions { role: Role::Probe(count), keep_alive_tmo: Duration::ZERO, ..options.host };
+    let attached = Attached::attach(AttachOptions { host, buffers: Vec::new(), ..options })?;
+    Ok(attached.description().clone())
+}

@@ -25,7 +25,7 @@ use crate::host::{
 use crate::volume::State;
 
 pub use export::{Context, Export, Site};
-pub use inquiry::{discover, inquire};
+pub use inquiry::{discover, inquire, probe};
 pub use registration::Registration;
 
 /// Letters a reactor may leave unread.
@@ -129,6 +129,8 @@ pub struct Description {
     pub io_queues: usize,
     /// The discovery log, of a discovery controller.
     pub discovered: DiscoveryLog,
+    /// How long each answer took, if it was probed.
+    pub round_trips: Vec<Duration>,
 }
 
 /// How an attached controller is doing.

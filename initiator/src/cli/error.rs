@@ -76,6 +76,8 @@ pub enum CliError {
     Loop(#[from] LoopError),
     #[error("cannot serve NBD at {}: {source}", path.display())]
     Nbd { path: PathBuf, source: io::Error },
+    #[error("{0} of the checks failed")]
+    Unwell(usize),
     #[error("{doing}: {source}")]
     System { doing: &'static str, source: io::Error },
     #[error("cannot write {}: {source}", path.display())]
@@ -99,6 +101,7 @@ impl CliError {
             | Self::NoAnswer { .. }
             | Self::NotDetached { .. }
             | Self::Export(_)
+            | Self::Unwell(_)
             | Self::Write { .. } => Class::Failed,
             Self::Directory(_)
             | Self::BlockDeviceTakesRoot

@@ -6,6 +6,7 @@ mod connect;
 mod daemon;
 mod disconnect;
 mod discover;
+mod doctor;
 mod error;
 mod id_ctrl;
 mod id_ns;
@@ -41,6 +42,7 @@ enum Command {
     Connect(connect::Arguments),
     Disconnect(disconnect::Arguments),
     List(list::Arguments),
+    Doctor(doctor::Arguments),
     IdCtrl(id_ctrl::Arguments),
     IdNs(id_ns::Arguments),
     Completions(completions::Arguments),
@@ -61,6 +63,7 @@ impl Cli {
             Command::Connect(arguments) => connect::run(&arguments),
             Command::Disconnect(arguments) => disconnect::run(&arguments),
             Command::List(arguments) => list::run(&arguments),
+            Command::Doctor(arguments) => doctor::run(&arguments),
             Command::IdCtrl(arguments) => id_ctrl::run(&arguments),
             Command::IdNs(arguments) => id_ns::run(&arguments),
             Command::Completions(arguments) => completions::run(&arguments),
@@ -93,6 +96,7 @@ mod tests {
         );
         for line in [
             "ironside discover -t rdma -a 127.0.0.1 -s 4420 -o json",
+            "ironside doctor -a 127.0.0.1 -s 4420 -o json",
             "ironside disconnect -n nqn.2026-11.org.example:a",
             "ironside disconnect -d /dev/loop0 --force",
             "ironside list -o normal",

@@ -319,6 +319,12 @@ impl Host {
         self.association.as_ref().map(|association| &association.discovered)
     }
 
+    /// How long each answer took, for [`Role::Probe`].
+    #[must_use]
+    pub fn round_trips(&self) -> &[Duration] {
+        self.association.as_ref().map_or(&[], |association| &association.round_trips)
+    }
+
     /// Attempts to reconnect that have failed since the connection was lost.
     #[must_use]
     pub fn failed_attempts(&self) -> usize {

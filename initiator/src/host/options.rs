@@ -18,6 +18,8 @@ pub enum Role {
     Io,
     /// What the controller and its namespaces say of themselves: no I/O queues.
     Inquiry,
+    /// What the controller says of itself, and how long it takes to say it so many times more.
+    Probe(u16),
     /// The discovery log page.
     Discovery,
 }

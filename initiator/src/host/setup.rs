@@ -63,6 +63,7 @@ pub(super) struct Association {
     pub namespaces: Vec<Namespace>,
     pub skipped: Vec<(u32, NamespaceError)>,
     pub discovered: DiscoveryLog,
+    pub round_trips: Vec<Duration>,
 }
 
 #[derive(Debug)]
@@ -78,6 +79,8 @@ enum Step {
     AwaitReady,
     GetVersion,
     IdentifyController,
+    /// The same again.
+    Probe,
     NumberOfQueues,
     ConfigureEvents,
     Scan(Scan),
@@ -102,6 +105,7 @@ pub(super) struct Setup {
     namespaces: Vec<Namespace>,
     skipped: Vec<(u32, NamespaceError)>,
     discovered: DiscoveryLog,
+    round_trips: Vec<Duration>,
 }
 
 impl Setup {
@@ -121,6 +125,7 @@ impl Setup {
             namespaces: Vec::new(),
             skipped: Vec::new(),
             discovered: DiscoveryLog::default(),
+            round_trips: Vec::new(),
         }
     }
 
@@ -141,7 +146,7 @@ impl Setup {
             Step::GetStatus => get(PropertyId::CSTS),
             Step::AwaitReady => Ask::Sleep,
             Step::GetVersion => get(PropertyId::VS),
-            Step::IdentifyController => {
+            Step::IdentifyController | Step::Probe => {
                 let identify = Identify::new(Cns::CONTROLLER, 0);
                 send(identify.to_command(0), Payload::In(identify::SIZE))
             }
@@ -255,7 +260,7 @@ impl Setup {
             Step::GetReadyTimeouts => Doing::Get(PropertyId::CRTO),
             Step::Enable | Step::GetStatus | Step::AwaitReady => Doing::Enable,
             Step::GetVersion => Doing::Get(PropertyId::VS),
-            Step::IdentifyController => Doing::IdentifyController,
+            Step::IdentifyController | Step::Probe => Doing::IdentifyController,
             Step::NumberOfQueues => Doing::NumberOfQueues,
             Step::ConfigureEvents => Doing::EventConfiguration,
             Step::Scan(_) | Step::Ready => Doing::Scan,
@@ -281,6 +286,7 @@ impl Setup {
             namespaces: self.namespaces,
             skipped: self.skipped,
             discovered: self.discovered,
+            round_trips: self.round_trips,
         }
     }
 
@@ -362,6 +368,10 @@ impl Setup {
                 Step::IdentifyController
             }
             Step::IdentifyController => self.identified(data)?,
+            Step::Probe => {
+                self.round_trips.push(now.since(self.began));
+                self.probe()
+            }
             Step::NumberOfQueues => {
                 let granted = QueueCounts::from_dword(bits(value, 31, 0) as u32);
                 let granted = granted.ok_or(Incompatible::NoQueues)?;
@@ -406,11 +416,17 @@ impl Setup {
             Role::Discovery => Step::Log(LogReader::new()),
             Role::Inquiry if controller.is_discovery => Step::Ready,
             Role::Inquiry => self.scan(&controller),
+            Role::Probe(_) => self.probe(),
             Role::Io => Step::NumberOfQueues,
         };
         self.io_queue_size = controller.queue_size;
         self.controller = Some(controller);
         Ok(next)
+    }
+
+    fn probe(&self) -> Step {
+        let Role::Probe(count) = self.options.role else { return Step::Ready };
+        if self.round_trips.len() < usize::from(count) { Step::Probe } else { Step::Ready }
     }
 
     fn scan(&self, controller: &Controller) -> Step {

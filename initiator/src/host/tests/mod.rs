@@ -200,6 +200,12 @@ fn an_inquiry_makes_no_io_queues() {
 }
 
 #[test]
+fn a_probe_asks_as_often_as_it_was_told_to() {
+    let world = World::connected(HostOptions { role: Role::Probe(5), ..options() });
+    assert_eq!((world.host.io_queues(), world.host.round_trips().len()), (0, 5));
+}
+
+#[test]
 fn a_changed_namespace_is_looked_at_again() {
     let mut world = World::connected(options());
     world.events.clear();
