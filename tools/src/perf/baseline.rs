@@ -1,7 +1,8 @@
 //! What a raw TCP connection over loopback does on this machine: the measure of everything above it.
 //!
 //! Both ends are threads, pinned where there are two cores, with non-blocking sockets that are never waited
-//! for. The ping-pong sends 64 bytes, a command, and gets a block back; the stream is as fast as it gets.
+//! for. The ping-pong sends 64 bytes, a command, and gets a block back. The stream is as fast as it gets, twice:
+//! one chunk out of the cache again and again, and out of as much memory as a volume has, which fits in no cache.
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
@@ -13,6 +14,8 @@ use serde::Serialize;
 const PING: usize = 64;
 /// Chunks the stream is tried with; the best counts.
 const CHUNKS: [usize; 5] = [16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20];
+/// Memory a stream goes through which a volume of the suite's size could serve.
+pub(super) const VOLUME: usize = 1 << 30;
 
 /// The figures.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -23,6 +26,8 @@ pub(super) struct Baseline {
     pub stream_bytes_per_second: f64,
     /// The chunk it was best with.
     pub stream_chunk: usize,
+    /// The same out of [`VOLUME`] bytes of memory, one after the other.
+    pub memory_stream_bytes_per_second: f64,
 }
 
 impl Baseline {
@@ -34,6 +39,10 @@ impl Baseline {
                 self.stream_bytes_per_second,
                 other.stream_bytes_per_second,
             ),
+            memory_stream_bytes_per_second: f64::midpoint(
+                self.memory_stream_bytes_per_second,
+                other.memory_stream_bytes_per_second,
+            ),
             ..*self
         }
     }
@@ -43,27 +52,46 @@ impl Baseline {
     }
 }
 
-/// Measures both again with the chunk that was best, `duration` for each: a busy machine is not what it was a
-/// minute ago, and only neighbours in time can be compared.
-pub(super) fn measure_again(before: &Baseline, duration: Duration) -> io::Result<Baseline> {
-    let block = usize::try_from(before.block_size).map_err(io::Error::other)?;
-    let ping_pongs_per_second = ping_pong(block, duration)?;
-    let stream_bytes_per_second = stream(before.stream_chunk, duration)?;
-    Ok(Baseline { ping_pongs_per_second, stream_bytes_per_second, ..*before })
+/// The memory a stream is sent from; written, so that every page of it is there.
+pub(super) struct Memory(Vec<u8>);
+
+impl Memory {
+    pub(super) fn new() -> Self {
+        Self(vec![7; VOLUME])
+    }
 }
 
-/// Measures both, `duration` for the ping-pong and as much for all chunks together.
-pub(super) fn measure(block_size: u64, duration: Duration) -> io::Result<Baseline> {
+/// Measures all again with the chunk that was best, `duration` for each: a busy machine is not what it was a
+/// minute ago, and only neighbours in time can be compared.
+pub(super) fn measure_again(memory: &Memory, before: &Baseline, duration: Duration) -> io::Result<Baseline> {
+    let block = usize::try_from(before.block_size).map_err(io::Error::other)?;
+    let chunk = before.stream_chunk;
+    Ok(Baseline {
+        ping_pongs_per_second: ping_pong(block, duration)?,
+        stream_bytes_per_second: stream(&memory.0[..chunk], chunk, duration)?,
+        memory_stream_bytes_per_second: stream(&memory.0, chunk, duration)?,
+        ..*before
+    })
+}
+
+/// Measures all, `duration` for the ping-pong, as much for all chunks together, and as much for the memory.
+pub(super) fn measure(memory: &Memory, block_size: u64, duration: Duration) -> io::Result<Baseline> {
     let block = usize::try_from(block_size).map_err(io::Error::other)?;
-    let ping_pongs_per_second = ping_pong(block, duration)?;
-    let (mut best, mut stream_chunk) = (0.0, 0);
+    let mut best = Baseline {
+        block_size,
+        ping_pongs_per_second: ping_pong(block, duration)?,
+        stream_bytes_per_second: 0.0,
+        stream_chunk: 0,
+        memory_stream_bytes_per_second: 0.0,
+    };
     for chunk in CHUNKS {
-        let rate = stream(chunk, duration / CHUNKS.len() as u32)?;
-        if rate > best {
-            (best, stream_chunk) = (rate, chunk);
+        let rate = stream(&memory.0[..chunk], chunk, duration / CHUNKS.len() as u32)?;
+        if rate > best.stream_bytes_per_second {
+            best = Baseline { stream_bytes_per_second: rate, stream_chunk: chunk, ..best };
         }
     }
-    Ok(Baseline { block_size, ping_pongs_per_second, stream_bytes_per_second: best, stream_chunk })
+    let memory_stream_bytes_per_second = stream(&memory.0, best.stream_chunk, duration)?;
+    Ok(Baseline { memory_stream_bytes_per_second, ..best })
 }
 
 fn ping_pong(block: usize, duration: Duration) -> io::Result<f64> {
@@ -91,13 +119,12 @@ fn ping_pong(block: usize, duration: Duration) -> io::Result<f64> {
     )
 }
 
-/// Bytes a second.
-fn stream(chunk: usize, duration: Duration) -> io::Result<f64> {
+/// Bytes a second of a stream which sends `memory` over and over, a chunk at a time.
+fn stream(memory: &[u8], chunk: usize, duration: Duration) -> io::Result<f64> {
     with_peer(
         move |mut socket| {
-            let bytes = vec![7; chunk];
             // It ends when the other side has gone.
-            while write_all(&mut socket, &bytes).is_ok() {}
+            while memory.chunks(chunk).all(|bytes| write_all(&mut socket, bytes).is_ok()) {}
             Ok(())
         },
         |mut socket| {

@@ -123,7 +123,10 @@ pub(crate) fn run(args: &PerfArgs) -> anyhow::Result<()> {
         attached.close();
     }
     let duration = Duration::from_secs_f64(args.seconds.min(5.0));
-    let baseline = args.baseline.then(|| baseline::measure(args.block_size, duration)).transpose()?;
+    let baseline = args
+        .baseline
+        .then(|| baseline::measure(&baseline::Memory::new(), args.block_size, duration))
+        .transpose()?;
     report::print(&reports, baseline.as_ref(), args.output_format == Format::Json)?;
     if reports.iter().any(|report| report.errors > 0) {
         bail!("requests failed");

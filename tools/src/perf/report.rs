@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use ironside_common::size::Size;
 use serde::Serialize;
 
-use super::baseline::Baseline;
+use super::baseline::{Baseline, VOLUME};
 use super::load::{Figures, Order, Workload};
 
 /// One measurement.
@@ -74,7 +74,12 @@ impl Report {
         } else if u64::from(self.block_size) == baseline.block_size {
             format!("{:.2} × the ping-pong's rate", self.iops / baseline.ping_pongs_per_second)
         } else {
-            format!("{:.2} × the stream", self.bytes_per_second / baseline.stream_bytes_per_second)
+            format!(
+                "{:.2} × the stream, {:.2} × the stream out of {}",
+                self.bytes_per_second / baseline.stream_bytes_per_second,
+                self.bytes_per_second / baseline.memory_stream_bytes_per_second,
+                Size(VOLUME as u64),
+            )
         }
     }
 }
@@ -109,12 +114,14 @@ pub(super) fn print(reports: &[Report], baseline: Option<&Baseline>, json: bool)
     }
     if let Some(baseline) = baseline {
         println!(
-            "raw TCP over loopback: ping-pong of 64 B and {} {:.0}/s ({:.1} µs), stream {:.0} MB/s in chunks of {}",
+            "raw TCP over loopback: ping-pong of 64 B and {} {:.0}/s ({:.1} µs), stream {:.0} MB/s in chunks of {}, out of {} {:.0} MB/s",
             Size(baseline.block_size),
             baseline.ping_pongs_per_second,
             baseline.ping_pong_us(),
             baseline.stream_bytes_per_second / 1e6,
             Size(baseline.stream_chunk as u64),
+            Size(VOLUME as u64),
+            baseline.memory_stream_bytes_per_second / 1e6,
         );
     }
     Ok(())

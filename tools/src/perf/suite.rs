@@ -53,7 +53,8 @@ const LINES: [Line; 9] = [
 
 pub(super) fn run(args: &PerfArgs) -> anyhow::Result<()> {
     let duration = Duration::from_secs_f64(args.seconds);
-    let baseline = baseline::measure(4096, duration)?;
+    let memory = baseline::Memory::new();
+    let baseline = baseline::measure(&memory, 4096, duration)?;
     let mut reports = Vec::new();
     let mut idle = String::new();
     for crc in [OnOff::Off, OnOff::On] {
@@ -62,10 +63,10 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<()> {
         // Memory nobody has written is one page of zeroes, which no cache would ever let go.
         let volume = PerfArgs { once: true, seconds: FILL_MAX.as_secs_f64(), ..line_args.clone() };
         measure_line(&target, &volume, &FILL)?;
-        let mut before = baseline::measure_again(&baseline, BESIDE)?;
+        let mut before = baseline::measure_again(&memory, &baseline, BESIDE)?;
         for line in &LINES {
             let report = measure_line(&target, &line_args, line)?;
-            let after = baseline::measure_again(&baseline, BESIDE)?;
+            let after = baseline::measure_again(&memory, &baseline, BESIDE)?;
             reports.push(Report { baseline: Some(before.between(&after)), ..report });
             before = after;
         }
