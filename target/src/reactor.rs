@@ -17,6 +17,7 @@ use ironside_common::verbs::{Kind, Sge, Token};
 
 use crate::backend::{Backends, Done, Medium, OpenMedium, Operation};
 use crate::catalog::{Catalog, Namespace};
+use crate::control::config::IoPoll;
 use crate::controller::TRANSFER_MAX;
 use crate::poll_group::{self, Message, PollGroup, Storage, Unanswered};
 
@@ -52,6 +53,7 @@ pub enum Letter {
 pub struct Parts {
     pub group: poll_group::Settings,
     pub provider: soft::Settings,
+    pub io_poll: IoPoll,
     pub catalog: Arc<Catalog>,
     pub mailbox: Mailbox<Letter>,
     pub reactors: Vec<Sender<Letter>>,
@@ -146,9 +148,12 @@ impl Post {
 
 impl Reactor {
     fn new(parts: Parts, ring: &mut Ring, memory: Rc<Memory>, pool: Rc<Pool>) -> Result<Self, ReactorError> {
-        let Parts { group, provider, catalog, mailbox, reactors } = parts;
+        let Parts { group, provider, io_poll, catalog, mailbox, reactors } = parts;
         let depth = usize::from(group.queue_depth);
-        let backends = Backends::new(Rc::clone(&memory), depth);
+        let mut backends = Backends::new(Rc::clone(&memory), depth);
+        if io_poll == IoPoll::Auto {
+            backends = backends.polling();
+        }
         let mut storage = RingStorage { backends, attached: Vec::new() };
         storage.attach(&catalog, ring).map_err(ReactorError::Attach)?;
         let verbs = Soft::new(Rc::clone(&memory), Box::new(TcpDialer), provider);

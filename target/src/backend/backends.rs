@@ -15,6 +15,7 @@ use slab::Slab;
 
 use super::medium::{Kind as Opened, OpenMedium};
 use super::null::Null;
+use super::polled::{Polled, PolledFile, is_refusal};
 use super::ram::Ram;
 use super::uring::{Alignment, Ask, File, Next, Progress};
 use super::{BlockError, Done, Medium, Operation};
@@ -26,6 +27,7 @@ const ZEROES: u32 = 256 << 10;
 pub struct Backends {
     memory: Rc<Memory>,
     attached: Slab<Attached>,
+    polled: Polled,
     running: Slab<Running>,
     /// Slots which have something to ask the ring.
     asking: VecDeque<usize>,
@@ -43,7 +45,7 @@ struct Attached {
 }
 
 enum Backend {
-    File { ring_file: RingFile, file: File, alignment: Option<Alignment> },
+    File { ring_file: RingFile, polled: Option<PolledFile>, file: File, alignment: Option<Alignment> },
     Ram(Ram),
     Null(Null),
 }
@@ -69,6 +71,7 @@ impl Backends {
     #[must_use]
     pub fn new(memory: Rc<Memory>, depth: usize) -> Self {
         Self {
+            polled: Polled::new(Rc::clone(&memory)),
             memory,
             attached: Slab::new(),
             running: Slab::with_capacity(depth),
@@ -77,6 +80,20 @@ impl Backends {
             zeroes: None,
             generation: 0,
         }
+    }
+
+    /// Polls the drives which can be polled, of those added from here on. As long as one has something to answer,
+    /// [`Self::pump`] has to be called again and again.
+    #[must_use]
+    pub fn polling(mut self) -> Self {
+        self.polled.allow();
+        self
+    }
+
+    /// Completions so far which a drive was polled for.
+    #[must_use]
+    pub fn polled(&self) -> u64 {
+        self.polled.count()
     }
 
     /// Attaches this reactor to a medium, and numbers it.
@@ -91,6 +108,7 @@ impl Backends {
             Opened::File(open) => Backend::File {
                 file: File::new(open.alignment, self.zeroes()?),
                 ring_file: ring.add_file(Arc::clone(&open.fd)),
+                polled: self.polled.add(open),
                 alignment: open.alignment,
             },
         };
@@ -117,27 +135,50 @@ impl Backends {
         let attached = self.attached.remove(namespace);
         assert_eq!(attached.in_flight, 0, "a medium is detached when its operations have ended");
         match attached.backend {
-            Backend::File { ring_file, .. } => ring.remove_file(ring_file),
+            Backend::File { ring_file, polled, .. } => {
+                if let Some(polled) = polled {
+                    self.polled.remove(&polled);
+                }
+                ring.remove_file(ring_file)
+            }
             Backend::Ram(_) | Backend::Null(_) => Ok(()),
         }
     }
 
-    /// Puts what the operations ask for on the ring; says whether there was anything.
+    /// Puts what the operations ask for on the ring; says whether there was anything, or will be without the
+    /// ring's saying so: then nobody may sleep.
     pub fn pump(&mut self, ring: &mut Ring) -> bool {
         let busy = !self.asking.is_empty();
         while let Some(slot) = self.asking.pop_front() {
             let running = &mut self.running[slot];
             let attached = &self.attached[running.namespace];
-            let Backend::File { ring_file, file, .. } = &attached.backend else { continue };
+            let Backend::File { ring_file, polled, file, .. } = &attached.backend else { continue };
+            let token = ring_token(slot, running.generation);
             match file.ask(&running.progress) {
                 Ask::Measure => {
                     let next = file.measured(&mut running.progress, attached.medium.current_size());
                     self.go_on(slot, next);
                 }
-                ask => ask.queue(ring, *ring_file, ring_token(slot, running.generation)),
+                ask if self.polled.take(polled.as_ref(), ask, token) => {}
+                ask => ask.queue(ring, *ring_file, token),
             }
         }
-        busy
+        let polls = self.polled.look();
+        while let Some((token, result)) = self.polled.reap() {
+            self.on_polled(token, result);
+        }
+        busy || polls
+    }
+
+    fn on_polled(&mut self, token: Token, result: i32) {
+        let (slot, Backend::File { polled: Some(polled), .. }) = self.running(token) else {
+            unreachable!("only what can be polled was");
+        };
+        if !is_refusal(result) {
+            return self.on_ring(token, result);
+        }
+        polled.refused();
+        self.asking.push_back(slot);
     }
 
     /// Takes a completion of the ring whose token is of [`Kind::Medium`].
@@ -145,14 +186,21 @@ impl Backends {
     /// # Panics
     /// If the token is not one of ours.
     pub fn on_ring(&mut self, token: Token, result: i32) {
-        let slot = usize::from(token.qpair) << 16 | usize::from(token.slot);
+        let (slot, _) = self.running(token);
         let running = &mut self.running[slot];
-        assert_eq!(running.generation, token.generation, "a completion for an operation which has ended");
         let Backend::File { file, .. } = &mut self.attached[running.namespace].backend else {
             unreachable!("only files use the ring");
         };
         let next = file.advance(&mut running.progress, result);
         self.go_on(slot, next);
+    }
+
+    /// The slot which a token of ours names, and where its operation takes place.
+    fn running(&self, token: Token) -> (usize, &Backend) {
+        let slot = usize::from(token.qpair) << 16 | usize::from(token.slot);
+        let running = &self.running[slot];
+        assert_eq!(running.generation, token.generation, "a completion for an operation which has ended");
+        (slot, &self.attached[running.namespace].backend)
     }
 
     fn go_on(&mut self, slot: usize, next: Next) {

@@ -288,6 +288,21 @@ impl OpenMedium {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn is_polled(&self) -> bool {
+        matches!(&self.0.kind, Kind::File(file) if file.polling.is_on())
+    }
+
+    /// Takes the medium for one that can be polled, whatever the kernel says of it.
+    #[cfg(test)]
+    pub(super) fn pretend_it_can_be_polled(mut self) -> Self {
+        let inner = Arc::get_mut(&mut self.0).expect("nobody else has it yet");
+        if let Kind::File(file) = &mut inner.kind {
+            file.polling = super::polled::Polling::new(true);
+        }
+        self
+    }
+
     pub(super) fn kind(&self) -> &Kind {
         &self.0.kind
     }

@@ -8,6 +8,7 @@ mod error;
 mod faulty;
 mod medium;
 mod null;
+mod polled;
 mod ram;
 mod uring;
 

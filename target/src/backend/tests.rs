@@ -33,6 +33,11 @@ impl Bench {
         Self { memory, ring, backends, buffer }
     }
 
+    fn polling(mut self) -> Self {
+        self.backends = self.backends.polling();
+        self
+    }
+
     fn add(&mut self, medium: &OpenMedium) -> usize {
         self.backends.add(medium, &mut self.ring).unwrap()
     }
@@ -218,6 +223,32 @@ fn files_hold_what_was_written() {
             fs::remove_file(path).unwrap();
         }
     }
+}
+
+#[test]
+fn a_drive_that_cannot_be_polled_after_all_is_used_the_common_way() {
+    let directory = tempfile::tempdir().unwrap();
+    for buffered in [false, true] {
+        let path = image(directory.path(), 4 << 20);
+        let medium = OpenMedium::file(&path, FileOptions { buffered, ..options(512) }).unwrap();
+        let medium = medium.pretend_it_can_be_polled();
+        let mut bench = Bench::new().polling();
+        exercise(&mut bench, &medium);
+        // The page cache is never polled; direct I/O of a file may be taken without.
+        assert!(!buffered || (bench.backends.polled(), medium.is_polled()) == (0, false));
+        exercise(&mut bench, &medium);
+        fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn a_drive_is_polled_only_where_that_is_wanted() {
+    let directory = tempfile::tempdir().unwrap();
+    let medium = OpenMedium::file(&image(directory.path(), 4 << 20), options(512)).unwrap();
+    assert!(!medium.is_polled(), "a regular file has no queues");
+    let medium = medium.pretend_it_can_be_polled();
+    exercise(&mut Bench::new(), &medium);
+    assert!(medium.is_polled(), "nothing has been tried");
 }
 
 #[test]

@@ -10,8 +10,8 @@ use clap_complete::Shell;
 use ironside_common::nvme::Nqn;
 
 use super::config::{
-    Config, ConfigError, Crc, DEFAULT_PORT, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX, Hosts, Namespace,
-    QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Serial, Subsystem, address,
+    Config, ConfigError, Crc, DEFAULT_PORT, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX, Hosts, IoPoll,
+    Namespace, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Serial, Subsystem, address,
 };
 use super::devices::Format;
 
@@ -85,6 +85,9 @@ struct Flags {
     /// CRC32C on software RDMA connections: on, off, or peer (as the peer asks).
     #[arg(long, value_name = "on|off|peer", default_value = "on")]
     crc: Crc,
+    /// Poll drives for completions: auto (those whose driver has queues for it) or off.
+    #[arg(long, value_name = "auto|off", default_value = "auto")]
+    io_poll: IoPoll,
     /// How long the media have to answer what is under way when the target stops.
     #[arg(long, value_name = "SECONDS", default_value_t = DRAIN_TIMEOUT_S_DEFAULT,
         value_parser = clap::value_parser!(u16).range(1..=i64::from(DRAIN_TIMEOUT_S_MAX)))]
@@ -165,6 +168,7 @@ impl Flags {
             reactors: self.reactors,
             queue_depth: self.queue_depth,
             crc: self.crc,
+            io_poll: self.io_poll,
             drain_timeout_s: self.drain_timeout,
             state_directory: self.state_dir,
             subsystems: vec![subsystem],

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 pub use check::{Conflict, Place};
 pub use error::{ConfigError, Problem};
-pub use value::{BlockSize, Crc, Serial, Size, ValueError, address};
+pub use value::{BlockSize, Crc, IoPoll, Serial, Size, ValueError, address};
 
 /// Where NVMe over RDMA is served unless said otherwise (IANA: nvme).
 pub const DEFAULT_PORT: u16 = 4420;
@@ -37,6 +37,7 @@ pub struct Config {
     /// Entries of an I/O queue a host may ask for.
     pub queue_depth: u16,
     pub crc: Crc,
+    pub io_poll: IoPoll,
     /// Seconds the media have to answer what is under way when the target stops.
     pub drain_timeout_s: u16,
     /// `None`: [`ironside_common::identity::state_directory`].

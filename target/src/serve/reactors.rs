@@ -57,7 +57,8 @@ impl Reactors {
             let provider =
                 soft::Settings { crc: config.crc == Crc::On, seed: seed(), ..soft::Settings::default() };
             let senders = reactors.senders.clone();
-            let parts = Parts { group, provider, catalog: Arc::clone(catalog), mailbox, reactors: senders };
+            let (io_poll, catalog) = (config.io_poll, Arc::clone(catalog));
+            let parts = Parts { group, provider, io_poll, catalog, mailbox, reactors: senders };
             let started = started.clone();
             let pinned = (count <= cores && cores > 1).then_some(index);
             let thread = thread::Builder::new().name(format!("reactor-{index}"));

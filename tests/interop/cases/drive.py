@@ -1,4 +1,4 @@
-"""The medium is an NVMe drive with a volatile cache, of 512 and of 4096 byte sectors; the target runs beside it."""
+"""The medium is an NVMe drive with a volatile cache, of 512 and of 4096 byte sectors, polled; the target runs beside it."""
 
 MIB = 1 << 20
 NQN = "nqn.2026-01.org.example:drive"
@@ -11,7 +11,7 @@ def run(lab):
         """
         network
         must rdma link add siw1 type siw netdev lo
-        must modprobe nvme
+        must modprobe nvme poll_queues=1
         small=$(drive sector-512) large=$(drive sector-4096)
         serve --namespace "$small" --namespace "$large"
         step "connect-all"
@@ -21,9 +21,17 @@ def run(lab):
             device=$(namespace $number)
             [ $number = 1 ] && drive=$small sector=512 || drive=$large sector=4096
             [ "$(blockdev --getss "$device")" = $sector ] || fail "$device has sectors of $(blockdev --getss "$device")"
-            step "fio on sectors of $sector bytes"
+            [ "$(cat "/sys/block/${drive##*/}/queue/io_poll")" = 1 ] || fail "$drive cannot be polled"
+            step "fio on sectors of $sector bytes, without interrupts"
+            interrupts=$(interrupts) transfers=$(transfers "$drive")
             verify_with_fio "$device" randrw $sector 256k 16
             verify_with_fio "$device" write 64k 4m 4
+            interrupts=$(($(interrupts) - interrupts)) transfers=$(($(transfers "$drive") - transfers))
+            echo "$transfers transfers, $interrupts interrupts"
+            [ $transfers -ge 150 ] && [ $((interrupts * 10)) -lt $transfers ] || fail "the drive was not polled"
+            interrupts=$(interrupts)
+            must dd if="$drive" of=/dev/null bs=4096 count=100 iflag=direct
+            [ $(($(interrupts) - interrupts)) -ge 100 ] || fail "a drive without polling makes no interrupts either"
             must cmp -n 4194304 "$device" "$drive"
             step "flush and FUA reach the drive, a plain write does not flush"
             must dd if=/dev/urandom of=/tmp/block bs=4096 count=1

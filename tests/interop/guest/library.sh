@@ -163,11 +163,14 @@ stop_serving() {
     kill $serving
     wait $serving || { cat /out/target.log; fail "the target ended with $?"; }
 }
-# The block device of the guest's own NVMe drive with this serial number, and how often it was told to flush.
+# The block device of the guest's own NVMe drive with this serial number, and how often it was told to flush (`flushes`).
 drive() {
     wait_until "grep -qs '^$1 *\$' /sys/class/nvme/*/serial && [ -b /dev/\$(basename \$(dirname \$(grep -ls '^$1 *\$' /sys/class/nvme/*/serial)))n1 ]"
     echo "/dev/$(basename "$(dirname "$(grep -ls "^$1 *\$" /sys/class/nvme/*/serial)")")n1"
 }
+# How often it read or wrote, and how often all such drives have interrupted the guest's one CPU.
+transfers() { awk '{print $1 + $5}' "/sys/block/${1##*/}/stat"; }
+interrupts() { awk '/nvme[0-9]+q/ { sum += $2 } END { print sum + 0 }' /proc/interrupts; }
 flushes() { awk '{print $16}' "/sys/block/${1##*/}/stat"; }
 # asked DRIVE COMMAND…: what the kernel asks of the drive while the command runs, in /tmp/asked: W is a write, WFS one with FUA.
 asked() {

@@ -21,8 +21,10 @@ use nix::fcntl::FallocateFlags;
 use nix::poll::PollFlags;
 use slab::Slab;
 
+use setup::Completions;
 pub use setup::RingError;
 
+use super::clock;
 use crate::memory::{Memory, Region};
 use crate::verbs::{Sge, Token};
 
@@ -34,9 +36,9 @@ const FIXED_REGIONS: u32 = 1024;
 const LARGEST_BUFFER: usize = 1 << 30;
 /// The name of the ring's own operations, which no token has.
 const INTERNAL: u64 = 0;
-/// How long a ring which is dropped waits for the kernel to let go of its memory.
-const LAST_WAITS: u32 = 20;
-const LAST_WAIT: Duration = Duration::from_millis(100);
+/// How long a ring which is dropped waits for the kernel to let go of its memory, and how often it asks.
+const LAST_WAIT: Duration = Duration::from_secs(2);
+const LAST_WAIT_PART: Duration = Duration::from_millis(100);
 
 /// A file known to one ring.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -62,6 +64,7 @@ pub struct Ring {
     backlog: VecDeque<squeue::Entry>,
     /// Operations queued and not reaped.
     in_flight: usize,
+    completions: Completions,
 }
 
 impl Ring {
@@ -70,13 +73,35 @@ impl Ring {
     /// # Errors
     /// See [`RingError`]: each says what to do.
     pub fn new(entries: u32, memory: Rc<Memory>) -> Result<Self, RingError> {
-        let uring = setup::build(entries)?;
+        Self::build(entries, memory, Completions::Announced)
+    }
+
+    /// A ring for reads and writes only, of files whose device is polled: their completions are found by
+    /// [`Ring::submit`], which looks, and by nothing else. What cannot be polled fails with `EOPNOTSUPP`.
+    ///
+    /// # Errors
+    /// See [`RingError`].
+    pub fn polled(entries: u32, memory: Rc<Memory>) -> Result<Self, RingError> {
+        Self::build(entries, memory, Completions::LookedFor)
+    }
+
+    fn build(entries: u32, memory: Rc<Memory>, completions: Completions) -> Result<Self, RingError> {
+        let uring = setup::build(entries, completions)?;
         // Both tables are optimisations; an older kernel is served without them.
         let fixed_files = uring.submitter().register_files_sparse(FIXED_FILES).is_ok();
         let fixed_regions = uring.submitter().register_buffers_sparse(FIXED_REGIONS).is_ok();
         let regions = vec![None; if fixed_regions { FIXED_REGIONS as usize } else { 0 }];
         let backlog = VecDeque::with_capacity(entries as usize * 4);
-        Ok(Self { uring, memory, files: Slab::new(), fixed_files, regions, backlog, in_flight: 0 })
+        Ok(Self {
+            uring,
+            memory,
+            files: Slab::new(),
+            fixed_files,
+            regions,
+            backlog,
+            in_flight: 0,
+            completions,
+        })
     }
 
     /// The regions whose memory this ring can name.
@@ -233,15 +258,17 @@ impl Ring {
         self.push(opcode::AsyncCancel::new(token.to_bits()).build().user_data(INTERNAL));
     }
 
-    /// Hands what is queued to the kernel, and lets it post completions.
+    /// Hands what is queued to the kernel, and lets it post completions. A polled ring looks once for those of
+    /// the device.
     ///
     /// # Errors
     /// When the ring itself is broken.
     pub fn submit(&mut self) -> Result<(), RingError> {
         loop {
             self.drain_backlog();
+            let has_to_look = self.completions == Completions::LookedFor && self.in_flight > 0;
             let queue = self.uring.submission();
-            if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
+            if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() && !has_to_look {
                 return Ok(());
             }
             drop(queue);
@@ -324,15 +351,13 @@ impl Ring {
     fn quiesce(&mut self) -> bool {
         self.in_flight -= self.backlog.len();
         self.backlog.clear();
-        for _ in 0..LAST_WAITS {
-            if self.in_flight == 0 {
-                return true;
-            }
+        let end = clock::now() + LAST_WAIT;
+        while self.in_flight > 0 && clock::now() < end {
             let now = Some(Timespec::new());
             // Nothing found to cancel, or not in time, or not known to this kernel: all alike, as what
             // counts is what has been reaped.
             let _ = self.uring.submitter().register_sync_cancel(now, CancelBuilder::any());
-            if self.wait(Some(LAST_WAIT)).is_err() {
+            if self.wait(Some(LAST_WAIT_PART)).is_err() {
                 return false;
             }
             while self.reap().is_some() {}

@@ -32,8 +32,17 @@ pub enum RingError {
 /// Where the administrator may have switched io_uring off.
 const DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 
+/// How a ring learns that an operation has completed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Completions {
+    /// The device says so, by an interrupt.
+    Announced,
+    /// Whoever enters the kernel looks for them (`IORING_SETUP_IOPOLL`).
+    LookedFor,
+}
+
 /// A ring with `entries` submission entries, and completions for four times as many operations in flight.
-pub(super) fn build(entries: u32) -> Result<IoUring, RingError> {
+pub(super) fn build(entries: u32, completions: Completions) -> Result<IoUring, RingError> {
     let variants: [fn(&mut Builder<_, _>); 4] = [
         // Linux 6.1: completions wait until this thread asks for them.
         |builder| {
@@ -53,6 +62,9 @@ pub(super) fn build(entries: u32) -> Result<IoUring, RingError> {
     for variant in variants {
         let mut builder = IoUring::builder();
         variant(builder.dontfork().setup_clamp().setup_cqsize(entries.saturating_mul(4)));
+        if completions == Completions::LookedFor {
+            builder.setup_iopoll();
+        }
         match builder.build(entries) {
             Ok(ring) if ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop() => {
                 return Ok(ring);

@@ -167,3 +167,19 @@ fn memory_outside_its_region_never_reaches_the_kernel() {
     let file = ring.add_file(file(4096));
     ring.read(file, 0, memory.sge(lkey, 4000, 4096), token(0));
 }
+
+#[test]
+fn a_polled_ring_refuses_what_cannot_be_polled_and_lets_go_of_it() {
+    let memory = Memory::new();
+    let lkey = memory.register(Region::new(4096).unwrap());
+    let mut ring = Ring::polled(8, Rc::clone(&memory)).unwrap();
+    let file = ring.add_file(file(4096));
+    for slot in 0..20 {
+        ring.read(file, 0, memory.sge(lkey, 0, 512), token(slot));
+    }
+    let expected: Vec<_> = (0..20).map(|slot| (slot, -libc::EOPNOTSUPP)).collect();
+    assert_eq!(reap_all(&mut ring), expected);
+    ring.write(file, 0, memory.sge(lkey, 0, 512), Flags::None, token(0));
+    drop(ring);
+    assert_eq!(Rc::strong_count(&memory), 1, "the ring leaked its memory");
+}

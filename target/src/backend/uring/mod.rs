@@ -55,6 +55,11 @@ impl Ask {
             Self::Measure => unreachable!("a size is asked of the file itself"),
         }
     }
+
+    /// Whether it reads or writes and promises nothing more.
+    pub(super) const fn is_plain_transfer(self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Write { flags: Flags::None, .. })
+    }
 }
 
 /// One operation under way.

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, major, minor};
 
 use crate::backend::medium::{FileOptions, Identity, OpenError, check_block_size};
+use crate::backend::polled::Polling;
 
 /// The ring of a target that was killed gives its files up a moment after the process is gone.
 const LOCK_ATTEMPTS: u32 = 40;
@@ -37,6 +38,8 @@ pub(in crate::backend) struct OpenFile {
     /// What blocks have to be multiples of.
     sector_size: u32,
     pub(in crate::backend) is_writable: bool,
+    /// Whether completions can be looked for instead of announced.
+    pub(in crate::backend) polling: Polling,
     is_locked: bool,
 }
 
@@ -91,6 +94,7 @@ impl OpenFile {
             native_block_size: native,
             sector_size,
             is_writable: !options.read_only,
+            polling: Polling::new(is_device && alignment.is_some() && can_be_polled(metadata.rdev())),
             is_locked,
         };
         Ok((file, block_size))
@@ -228,6 +232,13 @@ fn try_alignment(file: &File) -> Option<Alignment> {
         file.read_at(&mut memory[at..at + length], 0).ok()?;
         Some(Alignment { memory: MEMORY_ALIGNMENT, offset })
     })
+}
+
+/// Whether the kernel has queues of this device which it can poll. A partition has those of its disk.
+fn can_be_polled(device: u64) -> bool {
+    let directory = format!("/sys/dev/block/{}:{}", major(device), minor(device));
+    let says = |queue| std::fs::read_to_string(format!("{directory}/{queue}/io_poll"));
+    says("queue").or_else(|_| says("../queue")).is_ok_and(|text| text.trim() == "1")
 }
 
 fn sector_size(device: &File) -> io::Result<u32> {

@@ -12,13 +12,13 @@ use super::error::nearest;
 use super::value::{address, uuid};
 use super::{
     Backing, BlockSize, Config, ConfigError, Crc, DEFAULT_PORT, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX,
-    Hosts, Namespace, Place, Problem, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Size, Subsystem,
-    ValueError,
+    Hosts, IoPoll, Namespace, Place, Problem, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Size,
+    Subsystem, ValueError,
 };
 use crate::catalog::NSID_MAX;
 
-const TOP: [&str; 7] =
-    ["listen", "reactors", "queue-depth", "crc", "drain-timeout", "state-dir", "subsystem"];
+const TOP: [&str; 8] =
+    ["listen", "reactors", "queue-depth", "crc", "io-poll", "drain-timeout", "state-dir", "subsystem"];
 const SUBSYSTEM: [&str; 6] = ["nqn", "serial", "allow-hosts", "allow-any-host", "listen", "namespace"];
 const NAMESPACE: [&str; 8] = ["nsid", "path", "size", "ram", "null", "lba", "read-only", "uuid"];
 
@@ -38,6 +38,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
         reactors: top.number("reactors", 1, REACTORS_MAX)?,
         queue_depth: top.number("queue-depth", 2, QUEUE_DEPTH_MAX)?.unwrap_or(QUEUE_DEPTH_DEFAULT),
         crc: top.parsed::<Crc>("crc")?.unwrap_or_default(),
+        io_poll: top.parsed::<IoPoll>("io-poll")?.unwrap_or_default(),
         drain_timeout_s: top
             .number("drain-timeout", 1, DRAIN_TIMEOUT_S_MAX)?
             .unwrap_or(DRAIN_TIMEOUT_S_DEFAULT),

@@ -43,6 +43,7 @@ fn everything_said_in_a_file_can_be_said_by_flags() {
         reactors = 2
         queue-depth = 1024
         crc = "peer"
+        io-poll = "off"
         drain-timeout = 5
         state-dir = "/var/lib/other"
 
@@ -68,7 +69,7 @@ fn everything_said_in_a_file_can_be_said_by_flags() {
     );
     let flags = from_flags(
         "--listen 192.0.2.1 --listen [2001:db8::1]:4421 --listen [::1] --reactors 2 --queue-depth 1024 --crc peer \
-         --drain-timeout 5 --state-dir /var/lib/other --nqn nqn.2014-08.org.example:a --serial S1 \
+         --io-poll off --drain-timeout 5 --state-dir /var/lib/other --nqn nqn.2014-08.org.example:a --serial S1 \
          --allow-host nqn.2014-08.org.example:h1 --allow-host nqn.2014-08.org.example:h2 \
          --namespace disk.img,size=1GiB,lba=4096,read-only,uuid=6f9619ff-8b86-d011-b42d-00cf4fc964ff \
          --namespace ram:1MiB --namespace null:1T,lba=512",
@@ -99,6 +100,7 @@ fn a_wrong_type_or_value_is_told_with_its_line_and_key() {
     assert!(refused("queue-depth = 1").contains("between 2 and 1024"));
     assert!(refused("reactors = -1").contains("between 1 and 64, not -1"));
     assert!(refused("crc = \"maybe\"").contains("none of on, off and peer"));
+    assert!(refused("io-poll = \"on\"").contains("neither auto nor off"));
     assert!(refused("listen = [\"localhost\"]").contains("not an address"));
     assert!(refused("subsystem = 1").contains("takes tables"));
     assert!(refused("[[subsystem]]\nnqn = \"iqn.x\"").contains("begins with \"nqn.\""));

@@ -22,6 +22,8 @@ pub enum ValueError {
     BlockSize(String),
     #[error("`{0}` is none of on, off and peer")]
     Crc(String),
+    #[error("`{0}` is neither auto nor off")]
+    IoPoll(String),
     #[error("a serial number is 1 to 20 printable ASCII characters")]
     Serial,
     #[error("`{0}` is not a UUID")]
@@ -106,6 +108,27 @@ impl FromStr for Crc {
             "off" => Ok(Self::Off),
             "peer" => Ok(Self::Peer),
             _ => Err(ValueError::Crc(text.into())),
+        }
+    }
+}
+
+/// Whether drives are polled for completions.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum IoPoll {
+    /// Those whose driver was given queues to be polled.
+    #[default]
+    Auto,
+    Off,
+}
+
+impl FromStr for IoPoll {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            _ => Err(ValueError::IoPoll(text.into())),
         }
     }
 }
