@@ -1,42 +1,99 @@
 //! The thread which owns the listeners: it hands each connection to one reactor, for good.
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::{self, JoinHandle};
 
+#[cfg(feature = "ibv")]
+use ironside_common::provider::ibv;
+use ironside_common::provider::tcp;
 use ironside_common::reactor::Sender;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::catalog::{Listener, Way};
 use crate::reactor::Letter;
 
 /// How long to let the system recover when it has no descriptors left for a new connection.
 const EXHAUSTED_PAUSE_MS: u16 = 500;
 
+/// A listener, open.
+pub struct Door {
+    listener: Listener,
+    kind: Kind,
+}
+
+enum Kind {
+    Software(TcpListener),
+    #[cfg(feature = "ibv")]
+    Adapter(ibv::Listener),
+}
+
+impl Door {
+    /// Listens.
+    ///
+    /// # Errors
+    /// What the system says, the address being in use for example.
+    pub fn open(listener: Listener) -> io::Result<Self> {
+        let kind = match listener.by {
+            Way::Software => {
+                let socket = tcp::listen(listener.address)?;
+                socket.set_nonblocking(true)?;
+                Kind::Software(socket)
+            }
+            #[cfg(feature = "ibv")]
+            Way::Adapter => Kind::Adapter(ibv::Listener::bind(listener.address)?),
+            #[cfg(not(feature = "ibv"))]
+            Way::Adapter => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        Ok(Self { listener, kind })
+    }
+
+    pub const fn listener(&self) -> Listener {
+        self.listener
+    }
+
+    /// The next connection, if one waits.
+    fn accept(&self) -> Option<Letter> {
+        match &self.kind {
+            Kind::Software(socket) => accept(socket),
+            #[cfg(feature = "ibv")]
+            Kind::Adapter(listener) => listener.next().map(|incoming| Letter::Welcome(Box::new(incoming))),
+        }
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.kind {
+            Kind::Software(socket) => socket.as_fd(),
+            #[cfg(feature = "ibv")]
+            Kind::Adapter(listener) => listener.as_fd(),
+        }
+    }
+}
+
 /// The acceptor at work. Dropping its `stop` end, or [`Acceptor::stop`], ends it.
 pub struct Acceptor {
     stop: OwnedFd,
-    thread: JoinHandle<Vec<TcpListener>>,
+    thread: JoinHandle<Vec<Door>>,
 }
 
 impl Acceptor {
-    /// Starts to accept on `listeners`.
+    /// Starts to accept at `doors`.
     ///
     /// # Errors
     /// When the system has no pipe or thread left.
-    pub fn start(listeners: Vec<TcpListener>, reactors: Vec<Sender<Letter>>) -> io::Result<Self> {
-        for listener in &listeners {
-            listener.set_nonblocking(true)?;
-        }
+    pub fn start(doors: Vec<Door>, reactors: Vec<Sender<Letter>>) -> io::Result<Self> {
         let (wake, stop) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
         let thread = thread::Builder::new().name("acceptor".into()).spawn(move || {
-            accept_until_told(&listeners, &reactors, &wake);
-            listeners
+            accept_until_told(&doors, &reactors, &wake);
+            doors
         })?;
         Ok(Self { stop, thread })
     }
 
-    /// Accepts nothing more, and gives the listeners back, with whoever waits at them.
-    pub fn stop(self) -> Vec<TcpListener> {
+    /// Accepts nothing more, and gives the doors back, with whoever waits at them.
+    pub fn stop(self) -> Vec<Door> {
         drop(self.stop);
         self.thread.join().unwrap_or_else(|_| {
             tracing::error!("the acceptor had panicked");
@@ -45,10 +102,10 @@ impl Acceptor {
     }
 }
 
-fn accept_until_told(listeners: &[TcpListener], reactors: &[Sender<Letter>], wake: &OwnedFd) {
+fn accept_until_told(doors: &[Door], reactors: &[Sender<Letter>], wake: &OwnedFd) {
     let mut next = 0;
     loop {
-        let sources = listeners.iter().map(AsFd::as_fd).chain([wake.as_fd()]);
+        let sources = doors.iter().map(AsFd::as_fd).chain([wake.as_fd()]);
         let mut descriptors: Vec<_> = sources.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         match poll(&mut descriptors, PollTimeout::NONE) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
@@ -58,8 +115,8 @@ fn accept_until_told(listeners: &[TcpListener], reactors: &[Sender<Letter>], wak
         if descriptors.last().is_some_and(fired) {
             return;
         }
-        for listener in listeners {
-            while let Some(letter) = accept(listener) {
+        for door in doors {
+            while let Some(letter) = door.accept() {
                 // A mailbox that is gone means that the daemon is ending; the connection is closed.
                 let _ = reactors[next % reactors.len()].send(letter);
                 next += 1;

@@ -64,9 +64,18 @@ impl Catalog {
             subsystems.iter().flat_map(|subsystem| subsystem.listen.iter().copied()).collect();
         addresses.sort_unstable();
         addresses.dedup();
-        let listeners =
-            (1..).zip(addresses).map(|(port_id, address)| Listener { port_id, address }).collect();
+        let listener = |(port_id, address)| Listener { port_id, address, by: Way::Software };
+        let listeners = (1..).zip(addresses).map(listener).collect();
         Ok(Self { version, subsystems, listeners })
+    }
+
+    /// The same with some listeners served by adapters.
+    #[must_use]
+    pub fn with_adapters(mut self, addresses: &[SocketAddr]) -> Self {
+        for listener in self.listeners.iter_mut().filter(|one| addresses.contains(&one.address)) {
+            listener.by = Way::Adapter;
+        }
+        self
     }
 
     /// The next version, with the sizes media have now; nothing if all are as they were. A namespace whose
@@ -135,6 +144,24 @@ pub struct Listener {
     pub port_id: u16,
     /// May be a wildcard.
     pub address: SocketAddr,
+    pub by: Way,
+}
+
+impl Listener {
+    /// Whether both listen at the same address in the same way.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        (self.address, self.by) == (other.address, other.by)
+    }
+}
+
+/// What carries the connections of a listener.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Way {
+    /// Our own iWARP over TCP.
+    Software,
+    /// The RDMA adapter that owns the address.
+    Adapter,
 }
 
 /// Which hosts may connect. A name is no secret: this keeps order, not secrets.

@@ -1,5 +1,5 @@
-//! One reactor of the daemon: the poll group over software RDMA and the ring's backends, its mailbox, and
-//! the way to the other reactors.
+//! One reactor of the daemon: the poll group over software RDMA, adapters and the ring's backends, its mailbox,
+//! and the way to the other reactors.
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -9,8 +9,11 @@ use std::sync::mpsc::{self, TrySendError};
 use std::time::Duration;
 
 use ironside_common::memory::{Memory, Pool, SizeClass};
+use ironside_common::provider::both::Both;
+#[cfg(feature = "ibv")]
+use ironside_common::provider::ibv::Incoming;
 use ironside_common::provider::soft::{self, Interest, Soft};
-use ironside_common::provider::tcp::{TcpDialer, TcpSoft, TcpWire};
+use ironside_common::provider::tcp::{TcpDialer, TcpWire};
 use ironside_common::reactor::{Mailbox, Ring, RingError, Sender, Tenant, run, source};
 use ironside_common::time::Time;
 use ironside_common::verbs::{Kind, Sge, Token};
@@ -40,6 +43,9 @@ const BUFFERS: [SizeClass; 3] = [
 pub enum Letter {
     /// A connection the acceptor took.
     Adopt { socket: TcpStream, peer: SocketAddr, local: SocketAddr },
+    /// A connect request which an adapter got.
+    #[cfg(feature = "ibv")]
+    Welcome(Box<Incoming>),
     /// From another reactor, or from control.
     Group(Message),
     /// Get at the media of a version which is to come.
@@ -104,7 +110,7 @@ fn in_words(unanswered: &[Unanswered]) -> String {
 
 struct Reactor {
     me: usize,
-    group: PollGroup<TcpSoft, RingStorage>,
+    group: PollGroup<Both<TcpWire>, RingStorage>,
     mailbox: Mailbox<Letter>,
     post: Post,
     /// When to look for media which are not served any more, while there are some.
@@ -156,7 +162,11 @@ impl Reactor {
         }
         let mut storage = RingStorage { backends, attached: Vec::new() };
         storage.attach(&catalog, ring).map_err(ReactorError::Attach)?;
-        let verbs = Soft::new(Rc::clone(&memory), Box::new(TcpDialer), provider);
+        let soft = Soft::new(Rc::clone(&memory), Box::new(TcpDialer), provider);
+        #[cfg(feature = "ibv")]
+        let verbs = Both::new(soft, Rc::clone(&memory), vec![pool.lkey()]);
+        #[cfg(not(feature = "ibv"))]
+        let verbs = Both::new(soft);
         let me = group.reactor;
         let group = PollGroup::new(group, verbs, storage, pool, memory, catalog);
         Ok(Self { me, group, mailbox, post: Post::new(reactors), retire_at: None })
@@ -179,6 +189,12 @@ impl Reactor {
                 Ok(wire) => self.group.verbs().adopt(wire, peer, local),
                 Err(error) => tracing::warn!(%peer, %error, "connection dropped"),
             },
+            #[cfg(feature = "ibv")]
+            Letter::Welcome(incoming) => {
+                if let Err(error) = self.group.verbs().adopt_from_adapter(*incoming) {
+                    tracing::warn!(%error, "a connection over an adapter is dropped");
+                }
+            }
             Letter::Group(message) => self.group.on_message(now, message),
         }
     }
@@ -224,21 +240,21 @@ impl Tenant for Reactor {
         busy |= self.retire(ring, now);
         busy |= self.post_letters(now);
         busy |= self.group.verbs().flush(now);
-        self.group.verbs().cool(|interest| watch(ring, interest));
+        self.group.verbs().cool(|source, interest| watch(ring, source, interest));
         busy
     }
 
     fn on_ring(&mut self, _ring: &mut Ring, token: Token, result: i32, _now: Time) {
         match (token.kind, token.qpair) {
             (Kind::Medium, _) => self.group.storage().backends.on_ring(token, result),
-            (Kind::Reactor, source::WIRE) => self.group.verbs().on_ready(token.slot, token.generation),
+            (Kind::Reactor, source::WIRE | source::ADAPTER) => self.group.verbs().on_ready(token),
             (Kind::Reactor, source::MAILBOX) => self.mailbox.on_ring(),
             _ => unreachable!("a completion of nobody here: {token:?}"),
         }
     }
 
     fn arm(&mut self, ring: &mut Ring) {
-        self.group.verbs().arm(|interest| watch(ring, interest));
+        self.group.verbs().arm(|source, interest| watch(ring, source, interest));
         self.mailbox.arm(ring, 0);
     }
 
@@ -253,8 +269,8 @@ impl Tenant for Reactor {
     }
 }
 
-fn watch(ring: &mut Ring, interest: Interest<'_>) {
-    let token = source::token(source::WIRE, interest.slot, interest.generation);
+fn watch(ring: &mut Ring, source: u16, interest: Interest<'_>) {
+    let token = source::token(source, interest.slot, interest.generation);
     ring.poll_once(interest.descriptor, interest.events, token);
 }
 

@@ -53,7 +53,8 @@ fn module_breaches(source: &Source, inside: &str) -> Vec<Breach> {
                 format!("`{module}` may not use `{name}`: arrows of use go one way (ARCHITECTURE.md)");
             found.push(Breach::at(&source.path, line, advice));
         }
-        let socket = inside.starts_with("provider/tcp") || inside.starts_with("provider/soft");
+        let over_sockets = ["provider/tcp", "provider/soft", "provider/both"];
+        let socket = over_sockets.iter().any(|place| inside.starts_with(place));
         if module == "provider" && name == "reactor" && !socket {
             found.push(Breach::at(&source.path, line, "only a provider over sockets needs the reactor"));
         }

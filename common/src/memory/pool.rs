@@ -115,6 +115,12 @@ impl Pool {
         Rc::new(Account { held, group: group.map(Rc::clone) })
     }
 
+    /// The region all buffers lie in.
+    #[must_use]
+    pub const fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
     /// A number which grows with each buffer that comes back: nobody who got none has to ask before.
     #[must_use]
     pub fn returned(&self) -> u64 {

@@ -7,7 +7,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -17,7 +17,12 @@ pub struct Region {
     length: usize,
     /// Whether several threads touch it.
     shared: bool,
+    /// [`PINNED`], and how many discards are under way.
+    discards: AtomicU32,
 }
+
+/// A device reaches the memory by its pages, whatever the page tables say.
+const PINNED: u32 = 1 << 31;
 
 // SAFETY: a region which is not shared is used by the one reactor that made it (its constructor says so);
 // a shared one is accessed by relaxed atomics only. The mapping itself is not tied to a thread.
@@ -48,7 +53,7 @@ impl Region {
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice overlaps nothing.
         let base = unsafe { mmap_anonymous(None, size, protection, flags) }?;
-        Ok(Arc::new(Self { base: base.cast(), length, shared }))
+        Ok(Arc::new(Self { base: base.cast(), length, shared, discards: AtomicU32::new(0) }))
     }
 
     /// Where it lies in this process.
@@ -120,12 +125,33 @@ impl Region {
         }
     }
 
+    /// To be called before a device is told of the pages: from now on none is given back to the system, or the
+    /// device would go on to use those that were.
+    pub fn pin(&self) {
+        let mut discards = self.discards.fetch_or(PINNED, Ordering::SeqCst);
+        while discards & !PINNED != 0 {
+            std::thread::yield_now();
+            discards = self.discards.load(Ordering::SeqCst);
+        }
+    }
+
     /// Gives the pages of a range back to the system; they read as zeroes afterwards. `offset` and
     /// `length` are multiples of the page size.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// What the kernel says; and if a device knows the pages, so that they have to stay.
     pub fn discard(&self, offset: usize, length: usize) -> io::Result<()> {
+        let before = self.discards.fetch_add(1, Ordering::SeqCst);
+        let result = if before & PINNED == 0 {
+            self.give_back(offset, length)
+        } else {
+            Err(io::ErrorKind::ResourceBusy.into())
+        };
+        self.discards.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+
+    fn give_back(&self, offset: usize, length: usize) -> io::Result<()> {
         let at = self.pointer(offset, length);
         // SAFETY: the range lies inside our own private anonymous mapping, whose bytes nobody holds a
         // reference to; the advice only turns them into zeroes.
@@ -234,6 +260,17 @@ mod tests {
         region.read(0, &mut back);
         let expected = |i: usize| if (10..15).contains(&i) || (4096..8192).contains(&i) { 0 } else { 0xAA };
         assert!(back.iter().enumerate().all(|(i, &byte)| byte == expected(i)));
+    }
+
+    #[test]
+    fn pages_a_device_knows_stay() {
+        let region = Region::new_shared(4096).unwrap();
+        region.write(0, &[0xAA]);
+        region.pin();
+        assert_eq!(region.discard(0, 4096).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        let mut back = [0];
+        region.read(0, &mut back);
+        assert_eq!(back, [0xAA], "only who knows of no device may think it gone");
     }
 
     #[test]

@@ -1,4 +1,5 @@
 //! Providers: what stands behind the verbs traits.
+pub mod both;
 #[cfg(feature = "ibv")]
 pub mod ibv;
 mod receives;

@@ -1,7 +1,6 @@
 //! The command line of `ironside-target`.
 use std::ffi::OsString;
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -10,8 +9,8 @@ use clap_complete::Shell;
 use ironside_common::nvme::Nqn;
 
 use super::config::{
-    Config, ConfigError, Crc, DEFAULT_PORT, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX, Hosts, IoPoll,
-    Namespace, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Serial, Subsystem, address,
+    Config, ConfigError, Crc, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX, Hosts, IoPoll, Listen, Namespace,
+    Provider, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Serial, Subsystem,
 };
 use super::devices::Format;
 
@@ -57,8 +56,12 @@ pub struct Serve {
 #[group(id = "Flags", multiple = true)]
 struct Flags {
     /// Where to listen; repeat for more. An IPv6 address with a port stands in brackets.
-    #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = address, default_values_t = [default_address()])]
-    listen: Vec<SocketAddr>,
+    #[arg(long, value_name = "ADDRESS[:PORT][,provider=…]", default_value = "127.0.0.1:4420")]
+    listen: Vec<Listen>,
+    /// What carries the connections of listeners which do not say: the RDMA adapter which owns the address (ibv), our
+    /// own iWARP over TCP (iwarp), or auto, which is the adapter if there is one, else software.
+    #[arg(long, value_name = "auto|ibv|iwarp", default_value = "auto")]
+    provider: Provider,
     /// What to serve; repeat for more: a file or block device, `ram:1GiB` or `null:1TiB`, then `,size=1GiB`,
     /// `,lba=512|4096`, `,read-only`, `,uuid=…`.
     #[arg(long, value_name = "PATH|ram:SIZE|null:SIZE[,OPTION…]", required_unless_present = "config")]
@@ -165,6 +168,7 @@ impl Flags {
         };
         let config = Config {
             listen: self.listen,
+            provider: self.provider,
             reactors: self.reactors,
             queue_depth: self.queue_depth,
             crc: self.crc,
@@ -176,11 +180,6 @@ impl Flags {
         config.check().map_err(ConfigError::of_flags)?;
         Ok(config)
     }
-}
-
-/// This machine alone: who wants to be reached from elsewhere says so.
-fn default_address() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], DEFAULT_PORT))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 pub use check::{Conflict, Place};
 pub use error::{ConfigError, Problem};
-pub use value::{BlockSize, Crc, IoPoll, Serial, Size, ValueError, address};
+pub use value::{BlockSize, Crc, IoPoll, Listen, Provider, Serial, Size, ValueError};
 
 /// Where NVMe over RDMA is served unless said otherwise (IANA: nvme).
 pub const DEFAULT_PORT: u16 = 4420;
@@ -31,7 +31,9 @@ const BYTES_MAX: u64 = 16 << 20;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Config {
     /// Where subsystems are reached which do not name listeners of their own. Never empty.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
+    /// What carries the connections of listeners which do not say.
+    pub provider: Provider,
     /// `None`: one for each core.
     pub reactors: Option<u16>,
     /// Entries of an I/O queue a host may ask for.
@@ -54,7 +56,7 @@ pub struct Subsystem {
     pub serial: Option<Serial>,
     pub hosts: Hosts,
     /// Empty: wherever the target listens.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
     /// Never empty.
     pub namespaces: Vec<Namespace>,
 }
@@ -115,6 +117,12 @@ impl Config {
             Ok(metadata) if !metadata.is_file() => Err(ConfigError::unreadable(path, Problem::NoFile)),
             _ => Self::load(path),
         }
+    }
+
+    /// The listeners of a subsystem.
+    pub fn listeners_of(&self, subsystem: &Subsystem) -> Vec<(SocketAddr, Provider)> {
+        let listen = if subsystem.listen.is_empty() { &self.listen } else { &subsystem.listen };
+        listen.iter().map(|one| (one.address, one.provider.unwrap_or(self.provider))).collect()
     }
 
     /// As [`Self::load`], from text already read from `path`.

@@ -78,7 +78,7 @@ fn is_complete(subsystem: &Subsystem) -> bool {
 
 fn identity(subsystem: &Subsystem, config: &Config, lent: &Lent, kept: &mut Kept) -> Identity {
     let nqn = subsystem.nqn.unwrap_or_else(|| {
-        let listen: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
+        let listen: Vec<String> = config.listen.iter().map(|one| one.address.to_string()).collect();
         // One that moves to other listeners while it is served stays who it is, after a restart too.
         let before = lent.nqn.and_then(|nqn| nqn.to_string().strip_prefix(UUID_NQN_PREFIX)?.parse().ok());
         let uuid = kept.uuid_or(format!("subsystem at {}", listen.join(" ")), before);

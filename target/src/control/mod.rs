@@ -6,3 +6,4 @@ pub mod identity;
 pub mod media;
 pub mod prepare;
 pub mod reload;
+pub mod way;

@@ -8,6 +8,7 @@ use ironside_common::nvme::Nqn;
 use super::config::{self, Backing, Config, Serial};
 use super::identity::{Identity, IdentityError, Lent, namespace_key, settle};
 use super::media::{self, MediaError, Opened};
+use super::way::{self, WayError};
 use crate::backend::{self, OpenMedium, WeakMedium};
 use crate::catalog::{Catalog, CatalogError, Hosts, Namespace, Subsystem};
 
@@ -22,6 +23,8 @@ pub enum PrepareError {
     Host(#[from] identity::IdentityError),
     #[error(transparent)]
     Catalog(#[from] CatalogError),
+    #[error(transparent)]
+    Way(#[from] WayError),
     #[error("`{0}` is a namespace already, under another name: two would write over each other")]
     SameMedium(String),
 }
@@ -124,6 +127,7 @@ fn assemble(config: Config, before: Option<&Served>) -> Result<Served, PrepareEr
         subsystems.push(subsystem(&config, said, identity, media)?);
     }
     let catalog = Catalog::new(before.map_or(1, |before| before.catalog.version() + 1), subsystems)?;
+    let catalog = catalog.with_adapters(&way::by_adapters(&config)?);
     let retired = before.map(|before| before.retired_by(&catalog)).unwrap_or_default();
     Ok(Served { config, catalog: Arc::new(catalog), identities, retired })
 }
@@ -156,7 +160,7 @@ fn subsystem(
     identity: &Identity,
     media: Vec<OpenMedium>,
 ) -> Result<Subsystem, PrepareError> {
-    let listen = if said.listen.is_empty() { &config.listen } else { &said.listen };
+    let listen = config.listeners_of(said).into_iter().map(|(address, _)| address).collect();
     let numbers = said.namespaces.iter().map(|namespace| namespace.nsid);
     let namespaces = numbers
         .zip(&identity.uuids)
@@ -164,7 +168,7 @@ fn subsystem(
         .map(|((nsid, uuid), medium)| Namespace::whole(nsid, *uuid, medium))
         .collect();
     let hosts = hosts(&said.hosts, &identity.nqn)?;
-    Ok(Subsystem::new(identity.nqn, identity.serial.as_str(), hosts, listen.clone(), namespaces)?)
+    Ok(Subsystem::new(identity.nqn, identity.serial.as_str(), hosts, listen, namespaces)?)
 }
 
 fn hosts(said: &config::Hosts, subsystem: &Nqn) -> Result<Hosts, PrepareError> {

@@ -7,7 +7,7 @@ use ironside_common::nvme::Nqn;
 
 use super::config::{Config, ConfigError};
 use super::prepare::{PrepareError, Served};
-use crate::catalog::{Catalog, Namespace, Subsystem};
+use crate::catalog::{Catalog, Listener, Namespace, Subsystem};
 
 /// Why the old configuration goes on to be served.
 #[derive(Debug, thiserror::Error)]
@@ -92,14 +92,12 @@ pub fn changes(old: &Catalog, new: &Catalog) -> Vec<Change> {
     }
     let added = new.subsystems().iter().map(Subsystem::nqn).filter(|nqn| old.subsystem(nqn).is_none());
     changes.extend(added.map(|nqn| Change::SubsystemAdded(*nqn)));
-    let listens = |catalog: &Catalog, at| catalog.listeners().iter().any(|listener| listener.address == at);
-    let addresses = |catalog: &Catalog| -> Vec<SocketAddr> {
-        catalog.listeners().iter().map(|listener| listener.address).collect()
+    let gone = |from: &Catalog, to: &Catalog| -> Vec<SocketAddr> {
+        let there = |one: &Listener| to.listeners().iter().any(|other| one.is(other));
+        from.listeners().iter().filter(|one| !there(one)).map(|one| one.address).collect()
     };
-    let removed = addresses(old).into_iter().filter(|&at| !listens(new, at));
-    changes.extend(removed.map(Change::ListenerRemoved));
-    let added = addresses(new).into_iter().filter(|&at| !listens(old, at));
-    changes.extend(added.map(Change::ListenerAdded));
+    changes.extend(gone(old, new).into_iter().map(Change::ListenerRemoved));
+    changes.extend(gone(new, old).into_iter().map(Change::ListenerAdded));
     changes
 }
 

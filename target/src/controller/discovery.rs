@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use ironside_common::nvme::Nqn;
 use ironside_common::nvme::discovery::{Entry, RdmaAttributes, SubsystemType, TransportRequirements};
 
-use crate::catalog::{Catalog, Subsystem};
+use crate::catalog::{Catalog, Subsystem, Way};
 
 /// Every way to every subsystem `host` may have, the discovery subsystem itself first. `local` is the address
 /// of ours the host came to: behind a wildcard it is the one known to be reachable.
@@ -15,8 +15,8 @@ pub(super) fn entries<'a>(
 ) -> impl Iterator<Item = Entry> + 'a {
     let local = SocketAddr::new(local.ip().to_canonical(), local.port());
     let here = catalog.listeners().iter().find(|listener| reachable(listener.address, local) == Some(local));
-    let port_id = here.map_or(0, |listener| listener.port_id);
-    let discovery = entry(SubsystemType::CURRENT_DISCOVERY, &Nqn::discovery(), local, port_id);
+    let (port_id, by) = here.map_or((0, Way::Software), |listener| (listener.port_id, listener.by));
+    let discovery = entry(SubsystemType::CURRENT_DISCOVERY, &Nqn::discovery(), local, port_id, by);
     let allowed = catalog.subsystems().iter().filter(|subsystem| subsystem.allows(host));
     std::iter::once(discovery).chain(allowed.flat_map(move |subsystem| ways_to(catalog, subsystem, local)))
 }
@@ -29,15 +29,20 @@ fn ways_to<'a>(
     catalog.listeners().iter().filter(|listener| subsystem.listens_at(listener.address)).filter_map(
         move |listener| {
             let address = reachable(listener.address, local)?;
-            Some(entry(SubsystemType::NVM, subsystem.nqn(), address, listener.port_id))
+            Some(entry(SubsystemType::NVM, subsystem.nqn(), address, listener.port_id, listener.by))
         },
     )
 }
 
-fn entry(subtype: SubsystemType, nqn: &Nqn, at: SocketAddr, port_id: u16) -> Entry {
+fn entry(subtype: SubsystemType, nqn: &Nqn, at: SocketAddr, port_id: u16, by: Way) -> Entry {
+    let provider = match by {
+        Way::Software => RdmaAttributes::PROVIDER_IWARP,
+        // Whether InfiniBand or which RoCE, each connection finds out for itself.
+        Way::Adapter => RdmaAttributes::PROVIDER_UNSPECIFIED,
+    };
     Entry {
         transport_requirements: TransportRequirements::FLOW_CONTROL_OPTIONAL.0,
-        ..Entry::rdma(subtype, nqn, at, port_id, RdmaAttributes::PROVIDER_IWARP)
+        ..Entry::rdma(subtype, nqn, at, port_id, provider)
     }
 }
 

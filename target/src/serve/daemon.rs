@@ -1,18 +1,16 @@
 //! The control thread's view of a serving target: what is served, by whom it is accepted, and how it goes over to
 //! something else while hosts are connected. Whoever wants a change, by signal or otherwise, calls here.
 use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use ironside_common::nvme::Nqn;
-use ironside_common::provider::tcp;
 use nix::poll::poll;
 
 use super::reactors::Reactors;
 use super::{ServeError, chain};
-use crate::acceptor::Acceptor;
-use crate::catalog::Catalog;
+use crate::acceptor::{Acceptor, Door};
+use crate::catalog::{Catalog, Listener};
 use crate::control::config::Config;
 use crate::control::prepare::{Served, prepare};
 use crate::control::reload::{Change, ReloadError, changes, plan, summary};
@@ -44,10 +42,9 @@ enum ChangeError {
 impl Daemon {
     pub(super) fn start(config: Config, file: Option<PathBuf>) -> Result<Self, ServeError> {
         let served = prepare(config)?;
-        let addresses = served.catalog.listeners().iter().map(|listener| listener.address);
-        let listeners = addresses.map(listen).collect::<Result<_, _>>()?;
+        let doors = served.catalog.listeners().iter().map(open).collect::<Result<_, _>>()?;
         let reactors = Reactors::start(&served.config, &served.catalog)?;
-        let acceptor = match Acceptor::start(listeners, reactors.senders.clone()) {
+        let acceptor = match Acceptor::start(doors, reactors.senders.clone()) {
             Ok(acceptor) => Some(acceptor),
             Err(error) => {
                 reactors.drain()?;
@@ -144,12 +141,11 @@ impl Daemon {
     }
 
     fn change_listeners(&mut self, next: &Catalog) -> Result<(), ServeError> {
-        let wanted: Vec<SocketAddr> = next.listeners().iter().map(|listener| listener.address).collect();
         // None is left if the system had no thread for one the last time: then all is made anew.
-        let listeners = self.acceptor.take().map(Acceptor::stop).unwrap_or_default();
-        let (listeners, result) = exchange(listeners, &wanted);
+        let doors = self.acceptor.take().map(Acceptor::stop).unwrap_or_default();
+        let (doors, result) = exchange(doors, next.listeners());
         self.acceptor =
-            Some(Acceptor::start(listeners, self.reactors.senders.clone()).map_err(ServeError::Thread)?);
+            Some(Acceptor::start(doors, self.reactors.senders.clone()).map_err(ServeError::Thread)?);
         result
     }
 
@@ -164,32 +160,28 @@ const fn is_replacement(change: &Change) -> bool {
     matches!(change, Change::NamespaceReplaced(..))
 }
 
-fn listen(at: SocketAddr) -> Result<TcpListener, ServeError> {
-    tcp::listen(at).map_err(|error| ServeError::Listen(at, error))
+fn open(listener: &Listener) -> Result<Door, ServeError> {
+    Door::open(*listener).map_err(|error| ServeError::Listen(listener.address, error))
 }
 
-/// Listeners at the addresses `wanted`, those of them which are there already included; or all as they were, and why.
-fn exchange(
-    listeners: Vec<TcpListener>,
-    wanted: &[SocketAddr],
-) -> (Vec<TcpListener>, Result<(), ServeError>) {
-    let is_at = |listener: &TcpListener, at| listener.local_addr().is_ok_and(|local| local == at);
+/// Doors where `wanted` says, those of them which are there already included; or all as they were, and why.
+fn exchange(doors: Vec<Door>, wanted: &[Listener]) -> (Vec<Door>, Result<(), ServeError>) {
     let missing: Vec<_> =
-        wanted.iter().filter(|&&at| listeners.iter().all(|one| !is_at(one, at))).copied().collect();
+        wanted.iter().filter(|&one| doors.iter().all(|door| !door.listener().is(one))).collect();
     let (mut kept, unwanted): (Vec<_>, Vec<_>) =
-        listeners.into_iter().partition(|one| wanted.iter().any(|&at| is_at(one, at)));
+        doors.into_iter().partition(|door| wanted.iter().any(|one| door.listener().is(one)));
     // One which goes may stand in the way of one which comes: a wildcard and an address of the same port.
-    let gone: Vec<_> = unwanted.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+    let gone: Vec<_> = unwanted.iter().map(Door::listener).collect();
     drop(unwanted);
-    match missing.into_iter().map(listen).collect::<Result<Vec<_>, _>>() {
+    match missing.into_iter().map(open).collect::<Result<Vec<_>, _>>() {
         Ok(new) => {
             kept.extend(new);
             (kept, Ok(()))
         }
         Err(error) => {
-            for listener in gone.into_iter().map(listen) {
-                match listener {
-                    Ok(listener) => kept.push(listener),
+            for door in gone.iter().map(open) {
+                match door {
+                    Ok(door) => kept.push(door),
                     Err(error) => tracing::error!("{}", chain(&error)),
                 }
             }

@@ -35,6 +35,16 @@ network() {
     must rdma link add siw0 type siw netdev "$card"
 }
 
+# A network of this machine alone at 10.9.0.1, with RoCE in software on it. Its MTU has room for RDMA's largest.
+roce() {
+    step "load rxe"
+    modprobe -a dummy rdma_rxe rdma_ucm nvme_rdma || fail "modules"
+    ip link add roce type dummy
+    ip link set roce mtu 9000 up
+    ip address add 10.9.0.1/24 dev roce
+    must rdma link add rxe0 type rxe netdev roce
+}
+
 # connect ADDRESS PORT NQN QUEUES [OPTION…]: sets $device to the block device of namespace 1.
 connect() {
     address=$1 port=$2 nqn=$3 queues=$4
@@ -151,10 +161,10 @@ write_slowly() {
 }
 has_written() { [ "$(awk '{print $5}' "/sys/block/${1##*/}/stat")" -ge "$2" ]; }
 
-# Our target in the guest, beside the guest's own drives: `serve OPTION…` until `stop_serving`, at 10.0.2.15:4420.
+# Our target in the guest, beside the guest's own drives: `serve OPTION…` until `stop_serving`, at $LISTEN.
 serve() {
     step "serve $*"
-    "$TARGET" serve --listen 10.0.2.15:4420 --nqn "$NQN" --allow-any-host --state-dir /tmp/state "$@" > /out/target.log 2>&1 &
+    "$TARGET" serve --listen "${LISTEN:-10.0.2.15:4420}" --nqn "$NQN" --allow-any-host --state-dir /tmp/state "$@" > /out/target.log 2>&1 &
     serving=$!
     wait_until 'grep -q ^ready /out/target.log || ! kill -0 $serving'
     grep -q ^ready /out/target.log || { cat /out/target.log; fail "the target does not serve"; }

@@ -1,5 +1,4 @@
 //! One RDMA adapter as one reactor uses it: a protection domain, what is registered in it, and completion queues.
-use std::ffi::CStr;
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,11 +8,11 @@ use std::rc::Rc;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rdma_sys::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr, ibv_pd, ibv_poll_cq, ibv_qp, ibv_qp_init_attr,
-    ibv_req_notify_cq, ibv_sge, ibv_transport_type, ibv_wc,
+    ibv_req_notify_cq, ibv_sge, ibv_wc,
 };
 
 use super::cm::CmId;
-use super::library::{Library, text};
+use super::library::Library;
 use super::registration::{Buffers, Registration};
 use crate::memory::Memory;
 use crate::provider::receives::Receives;
@@ -71,14 +70,8 @@ impl Adapter {
         if result != 0 {
             return Err(io::Error::from_raw_os_error(result));
         }
-        // SAFETY: a context of an open device.
-        let device = unsafe { (*context).device };
         // SAFETY: as above.
-        if unsafe { (*device).transport_type } == ibv_transport_type::IBV_TRANSPORT_IWARP {
-            return Err(io::Error::other(
-                "RDMA Reads of an iWARP adapter need memory its peer may write, which Ironside does not give; use --provider iwarp",
-            ));
-        }
+        let name = unsafe { library.name_of(context) }?;
         // SAFETY: as above.
         let pd = unsafe { (library.alloc_pd)(context) };
         if pd.is_null() {
@@ -103,17 +96,11 @@ impl Adapter {
             return Err(io::Error::last_os_error());
         }
         fcntl(adapter.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        adapter.log_limits();
+        adapter.log_limits(&name);
         Ok(adapter)
     }
 
-    fn log_limits(&self) {
-        // SAFETY: a context of an open device.
-        let device = unsafe { (*self.context).device };
-        // SAFETY: as above.
-        let name = unsafe { (self.library.get_device_name)(device) };
-        // SAFETY: a name ends with a zero byte, and lives as long as its device.
-        let name = text(unsafe { CStr::from_ptr(name) });
+    fn log_limits(&self, name: &str) {
         let ibv_device_attr { max_qp, max_qp_wr, max_cqe, max_mr, .. } = self.limits;
         let reads = self.reads_out();
         tracing::info!(name, max_qp, max_qp_wr, max_cqe, max_mr, reads, "adapter in use");
@@ -135,14 +122,21 @@ impl Adapter {
         if let Some(piece) = known {
             return Ok(piece);
         }
-        let registration = self.register(sge.lkey)?;
-        let piece = registration.piece(sge).expect("a piece lies within its region");
+        self.share(sge.lkey)?;
+        let registration = self.registrations[number].as_ref().expect("just made");
+        Ok(registration.piece(sge).expect("a piece lies within its region"))
+    }
+
+    /// Registers a region that connections share.
+    pub(super) fn share(&mut self, lkey: u32) -> io::Result<()> {
+        let registration = self.register(lkey)?;
+        let number = lkey as usize;
         if self.registrations.len() <= number {
             self.registrations.resize_with(number + 1, || None);
         }
         // What stood there is of a region that has given up its number, with nothing in flight.
         self.registrations[number] = Some(registration);
-        Ok(piece)
+        Ok(())
     }
 
     fn register(&self, lkey: u32) -> io::Result<Registration> {

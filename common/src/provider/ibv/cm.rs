@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::ptr::null_mut;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -18,6 +19,8 @@ use crate::verbs::PrivateData;
 
 /// Connect requests that wait for the acceptor.
 const BACKLOG: i32 = 1024;
+/// Where the kernel offers connection management, if it does.
+const MANAGEMENT: &str = "/dev/infiniband/rdma_cm";
 
 /// Where events come; never waits.
 pub(super) struct EventChannel {
@@ -43,6 +46,9 @@ impl fmt::Display for Happened {
         }
     }
 }
+
+// SAFETY: librdmacm locks its own; a channel is used by one thread at a time, its owner's.
+unsafe impl Send for EventChannel {}
 
 impl EventChannel {
     pub(super) fn new(library: &'static Library) -> io::Result<Self> {
@@ -125,6 +131,18 @@ pub struct Incoming {
     pub(super) reads: u8,
 }
 
+impl fmt::Debug for Incoming {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Incoming({} to {})", self.peer, self.local)
+    }
+}
+
+impl Incoming {
+    pub(in crate::provider) fn library(&self) -> &'static Library {
+        self.id.library
+    }
+}
+
 impl CmId {
     pub(super) fn new(library: &'static Library, channel: &EventChannel) -> io::Result<Self> {
         let mut id = null_mut();
@@ -204,6 +222,32 @@ impl Drop for CmId {
     }
 }
 
+/// The name of the adapter which owns an address of this machine, if one does.
+///
+/// # Errors
+/// If one does which Ironside cannot use, or if adapters cannot be asked.
+pub fn adapter_at(at: SocketAddr) -> io::Result<Option<String>> {
+    let library = Library::get().map_err(io::Error::other)?;
+    // Without an adapter librdmacm complains on the terminal.
+    if !Path::new(MANAGEMENT).exists() {
+        return Ok(None);
+    }
+    let channel = EventChannel::new(library)?;
+    let id = CmId::new(library, &channel)?;
+    match id.bind(SocketAddr::new(at.ip(), 0)) {
+        Ok(()) if id.verbs().is_null() => Ok(None),
+        Ok(()) => {
+            // SAFETY: the identifier keeps the adapter open.
+            unsafe { library.name_of(id.verbs()) }.map(Some)
+        }
+        // What librdmacm says of an address which no adapter, or nothing at all, owns.
+        Err(error) if [Some(libc::ENODEV), Some(libc::EADDRNOTAVAIL)].contains(&error.raw_os_error()) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// A listener: its identifier goes before the channel.
 pub struct Listener {
     id: CmId,
@@ -212,20 +256,21 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at an address which an adapter owns; nothing if none does.
+    /// Listens at an address which an adapter owns.
     ///
     /// # Errors
     /// What librdmacm says, the address being in use for example.
-    pub fn bind(library: &'static Library, at: SocketAddr) -> io::Result<Option<Self>> {
+    pub fn bind(at: SocketAddr) -> io::Result<Self> {
+        let library = Library::get().map_err(io::Error::other)?;
         let channel = EventChannel::new(library)?;
         let id = CmId::new(library, &channel)?;
         id.bind(at)?;
         if id.verbs().is_null() {
-            return Ok(None);
+            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, "no RDMA adapter owns the address"));
         }
         // SAFETY: the identifier is valid and bound.
         checked(unsafe { (library.listen)(id.id, BACKLOG) })?;
-        Ok(Some(Self { id, channel, at }))
+        Ok(Self { id, channel, at })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -237,8 +282,15 @@ impl Listener {
         loop {
             let event = self.channel.take()?;
             // SAFETY: an event that was not acknowledged yet.
-            let request = unsafe { (*event).event } == rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
-            let incoming = request.then(|| incoming(self.id.library, event));
+            let incoming = match unsafe { (*event).event } {
+                rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST => Some(incoming(self.id.library, event)),
+                rdma_cm_event_type::RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                    tracing::error!(at = %self.at, "the adapter is taken away: start again once it is back");
+                    None
+                }
+                // Of a connection which its peer gave up before a reactor had it.
+                _ => None,
+            };
             self.channel.acknowledge(event);
             if let Some(incoming) = incoming {
                 return Some(incoming);

@@ -1,13 +1,14 @@
 //! The shared libraries, opened at run time, and the functions of theirs that we call, each looked up once. What is
 //! inline in their headers (posting, polling) goes through tables in the objects they make, and needs no symbol.
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::io;
 use std::mem::transmute_copy;
 use std::sync::OnceLock;
 
 use rdma_sys::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_mr, ibv_pd, ibv_port_attr,
-    ibv_qp_init_attr, ibv_wc_status, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param,
-    rdma_event_channel, rdma_port_space,
+    ibv_qp_init_attr, ibv_transport_type, ibv_wc_status, rdma_cm_event, rdma_cm_event_type, rdma_cm_id,
+    rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 
 const VERBS: &CStr = c"libibverbs.so.1";
@@ -101,6 +102,29 @@ impl Library {
     pub fn get() -> Result<&'static Self, LibraryError> {
         static LIBRARY: OnceLock<Result<Library, LibraryError>> = OnceLock::new();
         LIBRARY.get_or_init(Self::open).as_ref().map_err(Clone::clone)
+    }
+
+    /// The name of an adapter.
+    ///
+    /// # Errors
+    /// If it is one that Ironside cannot use.
+    ///
+    /// # Safety
+    /// The adapter is open.
+    pub(super) unsafe fn name_of(&self, context: *mut ibv_context) -> io::Result<String> {
+        // SAFETY: the caller's promise.
+        let device = unsafe { (*context).device };
+        // SAFETY: as above.
+        let name = unsafe { (self.get_device_name)(device) };
+        // SAFETY: a name ends with a zero byte, and lives as long as its device.
+        let name = text(unsafe { CStr::from_ptr(name) });
+        // SAFETY: as above.
+        if unsafe { (*device).transport_type } == ibv_transport_type::IBV_TRANSPORT_IWARP {
+            return Err(io::Error::other(format!(
+                "{name} is an iWARP adapter, whose RDMA Reads need memory that its peer may write, and Ironside gives none"
+            )));
+        }
+        Ok(name)
     }
 
     /// What a completion's status means.

@@ -13,7 +13,7 @@ mod queue_pair;
 mod registration;
 mod verbs;
 
-pub use cm::{Incoming, Listener};
+pub use cm::{Incoming, Listener, adapter_at};
 pub use devices::{Absence, Device, DeviceLimits, Gid, Port, devices};
 pub use library::{Library, LibraryError};
 pub use provider::Ibv;

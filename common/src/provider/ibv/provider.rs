@@ -32,12 +32,15 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const ADAPTERS: usize = 1 << 16;
 /// The interest in connection management; adapters follow.
 const MANAGEMENT: u16 = 0;
+/// Connections there may be: half of what handles name, since another provider may have the other half.
+const CONNECTIONS: usize = 1 << 15;
 
 /// The RDMA adapters of this machine, as one reactor uses them. Connections go before adapters, and all identifiers
 /// before their channel.
 pub struct Ibv {
     pub(super) library: &'static Library,
     pub(super) memory: Rc<Memory>,
+    shared: Vec<u32>,
     pub(super) connections: Slab<Connection>,
     pub(super) adapters: Slab<Adapter>,
     pub(super) channel: EventChannel,
@@ -57,13 +60,16 @@ pub struct Ibv {
 }
 
 impl Ibv {
+    /// `shared` are the regions that work of every connection names: each adapter gets to know them at the beginning.
+    ///
     /// # Errors
     /// When the system has no channel for connection management.
-    pub fn new(library: &'static Library, memory: Rc<Memory>) -> io::Result<Self> {
+    pub fn new(library: &'static Library, memory: Rc<Memory>, shared: Vec<u32>) -> io::Result<Self> {
         let channel = EventChannel::new(library)?;
         Ok(Self {
             library,
             memory,
+            shared,
             connections: Slab::new(),
             adapters: Slab::new(),
             channel,
@@ -86,7 +92,7 @@ impl Ibv {
             return tracing::warn!(%peer, %error, "connection dropped");
         }
         let Some(qp) = self.insert(id, peer, local, Phase::Asked { reads }) else {
-            return tracing::warn!(%peer, "connection refused: 65536 are all that one reactor serves");
+            return tracing::warn!(%peer, "connection refused: {CONNECTIONS} are all that one reactor serves");
         };
         self.tell(CmEvent::Request(CmRequest { qp, peer, local, private_data, reads: reads.into() }));
     }
@@ -100,7 +106,8 @@ impl Ibv {
         phase: Phase,
     ) -> Option<QpHandle> {
         let entry = self.connections.vacant_entry();
-        let qp = QpHandle(u16::try_from(entry.key()).ok()?);
+        let handle = u16::try_from(entry.key()).ok().filter(|_| entry.key() < CONNECTIONS);
+        let qp = QpHandle(handle?);
         id.set_context(entry.key());
         self.generations = self.generations.wrapping_add(1);
         let owner = Owner { qp, generation: self.generations };
@@ -298,7 +305,9 @@ impl Ibv {
         let entry = self.adapters.vacant_entry();
         let number = entry.key();
         anchor.set_context(ADAPTERS + number);
-        entry.insert(Adapter::new(self.library, anchor, Rc::clone(&self.memory))?);
+        let mut adapter = Adapter::new(self.library, anchor, Rc::clone(&self.memory))?;
+        self.shared.iter().try_for_each(|&lkey| adapter.share(lkey))?;
+        entry.insert(adapter);
         Ok(number)
     }
 

@@ -24,6 +24,7 @@ impl Registration {
         pd: *mut ibv_pd,
         region: Arc<Region>,
     ) -> io::Result<Self> {
+        region.pin();
         let base = region.pointer(0, region.len()).as_ptr().cast();
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0.cast_signed();
         // SAFETY: the region is mapped, and is held until the registration is given back.

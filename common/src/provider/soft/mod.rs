@@ -163,6 +163,11 @@ impl<W: Wire> Soft<W> {
         self.settings.registration = registration;
     }
 
+    /// How many connections there may be, fewer than handles name.
+    pub(in crate::provider) fn set_most(&mut self, most: u16) {
+        self.connections.most = most;
+    }
+
     /// Queue pairs there are, ended ones that were not destroyed among them.
     #[must_use]
     pub fn queue_pairs(&self) -> usize {

@@ -1,6 +1,7 @@
 //! What each value alone cannot know: whether they go together.
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::SocketAddr;
 
 use super::{Backing, Config, SUBSYSTEMS_MAX};
 use crate::catalog::NSID_MAX;
@@ -34,6 +35,8 @@ pub enum Conflict {
     SameNsid(u32),
     #[error("`{0}` is a namespace already: two would write over each other")]
     SameFile(String),
+    #[error("{0} is to be served by two providers")]
+    TwoProviders(SocketAddr),
     #[error("there is a namespace with UUID {0} already")]
     SameUuid(uuid::Uuid),
     #[error("a host is listed, and any host allowed: say one of them")]
@@ -54,6 +57,7 @@ impl Config {
             return Err((Place::Whole, Conflict::TooMany(found)));
         }
         self.check_names()?;
+        self.check_listeners()?;
         self.check_namespaces()
     }
 
@@ -66,6 +70,18 @@ impl Config {
                 Some(nqn) if nqn.is_discovery() => return refused(Conflict::DiscoveryNqn),
                 Some(nqn) if !names.insert(nqn) => return refused(Conflict::SameNqn(nqn.to_string())),
                 _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check_listeners(&self) -> Result<(), (Place, Conflict)> {
+        let mut providers = BTreeMap::new();
+        for (index, subsystem) in self.subsystems.iter().enumerate() {
+            for (address, provider) in self.listeners_of(subsystem) {
+                if *providers.entry(address).or_insert(provider) != provider {
+                    return Err((Place::Subsystem(index), Conflict::TwoProviders(address)));
+                }
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
 //! A configuration file, read key by key, so that whatever is wrong is told with its line.
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -9,16 +9,25 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::nearest;
-use super::value::{address, uuid};
+use super::value::uuid;
 use super::{
     Backing, BlockSize, Config, ConfigError, Crc, DEFAULT_PORT, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX,
-    Hosts, IoPoll, Namespace, Place, Problem, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Size,
-    Subsystem, ValueError,
+    Hosts, IoPoll, Listen, Namespace, Place, Problem, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX,
+    Size, Subsystem, ValueError,
 };
 use crate::catalog::NSID_MAX;
 
-const TOP: [&str; 8] =
-    ["listen", "reactors", "queue-depth", "crc", "io-poll", "drain-timeout", "state-dir", "subsystem"];
+const TOP: [&str; 9] = [
+    "listen",
+    "provider",
+    "reactors",
+    "queue-depth",
+    "crc",
+    "io-poll",
+    "drain-timeout",
+    "state-dir",
+    "subsystem",
+];
 const SUBSYSTEM: [&str; 6] = ["nqn", "serial", "allow-hosts", "allow-any-host", "listen", "namespace"];
 const NAMESPACE: [&str; 8] = ["nsid", "path", "size", "ram", "null", "lba", "read-only", "uuid"];
 
@@ -31,10 +40,13 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
     let top = Table::new(file, root.get_ref(), 0..0, &TOP)?;
     let mut spans = Vec::new();
     let config = Config {
-        listen: match top.addresses("listen")? {
-            listen if listen.is_empty() => vec![SocketAddr::from(([127, 0, 0, 1], DEFAULT_PORT))],
+        listen: match top.listen()? {
+            listen if listen.is_empty() => {
+                vec![Listen::at(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)))]
+            }
             listen => listen,
         },
+        provider: top.parsed("provider")?.unwrap_or_default(),
         reactors: top.number("reactors", 1, REACTORS_MAX)?,
         queue_depth: top.number("queue-depth", 2, QUEUE_DEPTH_MAX)?.unwrap_or(QUEUE_DEPTH_DEFAULT),
         crc: top.parsed::<Crc>("crc")?.unwrap_or_default(),
@@ -70,7 +82,7 @@ fn subsystem(table: &Table<'_>, spans: &mut Vec<Spans>) -> Result<Subsystem, Con
         nqn: table.nqn("nqn")?,
         serial: table.parsed("serial")?,
         hosts: hosts(table)?,
-        listen: table.addresses("listen")?,
+        listen: table.listen()?,
         namespaces: table.tables("namespace", &NAMESPACE, |one| {
             namespaces.push(one.span.clone());
             namespace(one, &mut next)
@@ -261,9 +273,9 @@ impl<'a> Table<'a> {
         array.iter().map(text).collect::<Result<_, _>>().map(Some)
     }
 
-    fn addresses(&self, key: &'static str) -> Result<Vec<SocketAddr>, ConfigError> {
-        let texts = self.strings(key)?.unwrap_or_default();
-        let parse = |(text, span)| address(text).map_err(|error| self.bad(key, span, error));
+    fn listen(&self) -> Result<Vec<Listen>, ConfigError> {
+        let texts = self.strings("listen")?.unwrap_or_default();
+        let parse = |(text, span): Text<'_>| text.parse().map_err(|error| self.bad("listen", span, error));
         texts.into_iter().map(parse).collect()
     }
 

@@ -24,6 +24,10 @@ pub enum ValueError {
     Crc(String),
     #[error("`{0}` is neither auto nor off")]
     IoPoll(String),
+    #[error("`{0}` is none of auto, ibv and iwarp")]
+    Provider(String),
+    #[error("`{0}` is no option of a listener; there is provider=")]
+    ListenOption(String),
     #[error("a serial number is 1 to 20 printable ASCII characters")]
     Serial,
     #[error("`{0}` is not a UUID")]
@@ -85,6 +89,55 @@ impl FromStr for BlockSize {
             "4096" => Ok(Self::B4096),
             _ => Err(ValueError::BlockSize(text.into())),
         }
+    }
+}
+
+/// What carries connections.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Provider {
+    /// The adapter which owns the address, else software.
+    #[default]
+    Auto,
+    /// The adapter which owns the address, by libibverbs.
+    Ibv,
+    /// Our own iWARP, in software over TCP.
+    Iwarp,
+}
+
+impl FromStr for Provider {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "ibv" => Ok(Self::Ibv),
+            "iwarp" => Ok(Self::Iwarp),
+            _ => Err(ValueError::Provider(text.into())),
+        }
+    }
+}
+
+/// Where to listen: an address, with a port unless it is the usual one, and what carries the connections, if it says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Listen {
+    pub address: SocketAddr,
+    pub provider: Option<Provider>,
+}
+
+impl Listen {
+    pub const fn at(address: SocketAddr) -> Self {
+        Self { address, provider: None }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let Some((at, option)) = text.split_once(',') else { return Ok(Self::at(address(text)?)) };
+        let provider =
+            option.strip_prefix("provider=").ok_or_else(|| ValueError::ListenOption(option.into()))?;
+        Ok(Self { address: address(at)?, provider: Some(provider.parse()?) })
     }
 }
 
@@ -160,7 +213,7 @@ impl FromStr for Serial {
 ///
 /// # Errors
 /// If it is none.
-pub fn address(text: &str) -> Result<SocketAddr, ValueError> {
+fn address(text: &str) -> Result<SocketAddr, ValueError> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     text.parse()
         .or_else(|_| bare.parse().map(|ip: IpAddr| SocketAddr::new(ip, DEFAULT_PORT)))
