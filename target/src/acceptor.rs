@@ -62,6 +62,25 @@ impl Door {
     }
 }
 
+impl Door {
+    /// Readable when an adapter has something to say of itself.
+    fn news(&self) -> Option<BorrowedFd<'_>> {
+        match &self.kind {
+            Kind::Software(_) => None,
+            #[cfg(feature = "ibv")]
+            Kind::Adapter(listener) => Some(listener.adapter_news()),
+        }
+    }
+
+    fn log_news(&self) {
+        match &self.kind {
+            Kind::Software(_) => {}
+            #[cfg(feature = "ibv")]
+            Kind::Adapter(listener) => listener.log_adapter_news(),
+        }
+    }
+}
+
 impl AsFd for Door {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
@@ -105,7 +124,8 @@ impl Acceptor {
 fn accept_until_told(doors: &[Door], reactors: &[Sender<Letter>], wake: &OwnedFd) {
     let mut next = 0;
     loop {
-        let sources = doors.iter().map(AsFd::as_fd).chain([wake.as_fd()]);
+        let news = doors.iter().filter_map(Door::news);
+        let sources = doors.iter().map(AsFd::as_fd).chain(news).chain([wake.as_fd()]);
         let mut descriptors: Vec<_> = sources.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         match poll(&mut descriptors, PollTimeout::NONE) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
@@ -116,6 +136,7 @@ fn accept_until_told(doors: &[Door], reactors: &[Sender<Letter>], wake: &OwnedFd
             return;
         }
         for door in doors {
+            door.log_news();
             while let Some(letter) = door.accept() {
                 // A mailbox that is gone means that the daemon is ending; the connection is closed.
                 let _ = reactors[next % reactors.len()].send(letter);

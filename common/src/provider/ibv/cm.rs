@@ -2,6 +2,7 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -10,8 +11,8 @@ use std::ptr::null_mut;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 use rdma_sys::{
-    ibv_context, ibv_pd, ibv_qp, ibv_qp_init_attr, rdma_cm_event, rdma_cm_event_type, rdma_cm_id,
-    rdma_conn_param, rdma_event_channel, rdma_port_space,
+    ibv_async_event, ibv_context, ibv_event_type, ibv_pd, ibv_qp, ibv_qp_init_attr, rdma_cm_event,
+    rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 
 use super::library::{Library, text};
@@ -270,7 +271,9 @@ impl Listener {
         }
         // SAFETY: the identifier is valid and bound.
         checked(unsafe { (library.listen)(id.id, BACKLOG) })?;
-        Ok(Self { id, channel, at })
+        let listener = Self { id, channel, at };
+        fcntl(listener.adapter_news(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        Ok(listener)
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -297,6 +300,50 @@ impl Listener {
             }
         }
     }
+}
+
+/// What the adapter has to say of itself: ports that come and go, and worse.
+impl Listener {
+    /// Readable when there is something.
+    pub fn adapter_news(&self) -> BorrowedFd<'_> {
+        // SAFETY: the identifier keeps the adapter open.
+        let descriptor = unsafe { (*self.id.verbs()).async_fd };
+        // SAFETY: the descriptor is the adapter's, and open as long.
+        unsafe { BorrowedFd::borrow_raw(descriptor) }
+    }
+
+    /// Takes it, and says it in the log. Connections learn of what concerns them by their completions.
+    pub fn log_adapter_news(&self) {
+        let mut event = MaybeUninit::<ibv_async_event>::uninit();
+        // SAFETY: the identifier keeps the adapter open, and there is a place for the event.
+        while unsafe { (self.id.library.get_async_event)(self.id.verbs(), event.as_mut_ptr()) } == 0 {
+            let kind = kind_of(&event);
+            // SAFETY: it takes any number.
+            let said = unsafe { (self.id.library.event_type_str)(kind) };
+            // SAFETY: a constant string of the library.
+            let said = text(unsafe { CStr::from_ptr(said) });
+            let at = self.at;
+            if kind == ibv_event_type::IBV_EVENT_DEVICE_FATAL as u32 {
+                tracing::error!(%at, said, "the adapter fails");
+            } else if kind == ibv_event_type::IBV_EVENT_PORT_ERR as u32 {
+                tracing::warn!(%at, said, "the adapter's link is down");
+            } else if kind == ibv_event_type::IBV_EVENT_PORT_ACTIVE as u32 {
+                tracing::info!(%at, said, "the adapter's link is up");
+            } else {
+                tracing::debug!(%at, said, "the adapter says");
+            }
+            // SAFETY: just taken, and acknowledged once.
+            unsafe { (self.id.library.ack_async_event)(event.as_mut_ptr()) };
+        }
+    }
+}
+
+/// Which kind of event was filled in. As a number, since it may be one that the headers do not know.
+fn kind_of(event: &MaybeUninit<ibv_async_event>) -> u32 {
+    // SAFETY: the place of a member lies within.
+    let kind = unsafe { &raw const (*event.as_ptr()).event_type };
+    // SAFETY: filled in by the caller, and as large as a number.
+    unsafe { kind.cast::<u32>().read() }
 }
 
 impl AsFd for Listener {

@@ -6,9 +6,9 @@ use std::mem::transmute_copy;
 use std::sync::OnceLock;
 
 use rdma_sys::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_mr, ibv_pd, ibv_port_attr,
-    ibv_qp_init_attr, ibv_transport_type, ibv_wc_status, rdma_cm_event, rdma_cm_event_type, rdma_cm_id,
-    rdma_conn_param, rdma_event_channel, rdma_port_space,
+    ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_mr, ibv_pd,
+    ibv_port_attr, ibv_qp_init_attr, ibv_transport_type, ibv_wc_status, rdma_cm_event, rdma_cm_event_type,
+    rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 
 const VERBS: &CStr = c"libibverbs.so.1";
@@ -72,6 +72,9 @@ library! {
         get_cq_event = c"ibv_get_cq_event":
             fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
         ack_cq_events = c"ibv_ack_cq_events": fn(*mut ibv_cq, c_uint);
+        get_async_event = c"ibv_get_async_event": fn(*mut ibv_context, *mut ibv_async_event) -> c_int;
+        ack_async_event = c"ibv_ack_async_event": fn(*mut ibv_async_event);
+        event_type_str = c"ibv_event_type_str": fn(c_uint) -> *const c_char;
         wc_status_str = c"ibv_wc_status_str": fn(ibv_wc_status::Type) -> *const c_char;
     }
     cm = CM {
