@@ -19,6 +19,8 @@ use ironside_common::time::Time;
 use ironside_common::verbs::{Kind, Sge, Token};
 
 use crate::backend::{Backends, Done, Medium, OpenMedium, Operation};
+#[cfg(feature = "ibv")]
+use crate::catalog::Way;
 use crate::catalog::{Catalog, Namespace};
 use crate::control::config::IoPoll;
 use crate::controller::TRANSFER_MAX;
@@ -79,6 +81,8 @@ pub enum ReactorError {
          file system below, or allow more time by `drain-timeout`"
     )]
     Hung(String),
+    #[error("the RDMA adapter at {0} cannot be used; provider `iwarp` needs none")]
+    Adapter(SocketAddr, #[source] io::Error),
     #[error("a namespace's medium cannot be attached")]
     Attach(#[source] io::Error),
 }
@@ -167,6 +171,8 @@ impl Reactor {
         let verbs = Both::new(soft, Rc::clone(&memory), vec![pool.lkey()]);
         #[cfg(not(feature = "ibv"))]
         let verbs = Both::new(soft);
+        #[cfg(feature = "ibv")]
+        let verbs = with_adapters(verbs, &catalog)?;
         let me = group.reactor;
         let group = PollGroup::new(group, verbs, storage, pool, memory, catalog);
         Ok(Self { me, group, mailbox, post: Post::new(reactors), retire_at: None })
@@ -181,6 +187,12 @@ impl Reactor {
                 let _ = done.send(self.group.storage().attach(&catalog, ring));
             }
             Letter::Switch { catalog, done } => {
+                #[cfg(feature = "ibv")]
+                for at in adapters_of(&catalog) {
+                    if let Err(error) = self.group.verbs().open_adapter(at) {
+                        tracing::error!(%at, %error, "the RDMA adapter cannot be used");
+                    }
+                }
                 self.group.on_message(now, Message::Catalog(catalog));
                 self.retire_at = Some(now);
                 let _ = done.send(Ok(()));
@@ -267,6 +279,21 @@ impl Tenant for Reactor {
     fn finished(&self) -> bool {
         self.group.is_drained()
     }
+}
+
+/// Has the adapters at hand which listeners are served by, so that no host has to wait for it.
+#[cfg(feature = "ibv")]
+fn with_adapters(mut verbs: Both<TcpWire>, catalog: &Catalog) -> Result<Both<TcpWire>, ReactorError> {
+    for at in adapters_of(catalog) {
+        verbs.open_adapter(at).map_err(|error| ReactorError::Adapter(at, error))?;
+    }
+    Ok(verbs)
+}
+
+/// The addresses which adapters serve.
+#[cfg(feature = "ibv")]
+fn adapters_of(catalog: &Catalog) -> impl Iterator<Item = SocketAddr> {
+    catalog.listeners().iter().filter(|one| one.by == Way::Adapter).map(|one| one.address)
 }
 
 fn watch(ring: &mut Ring, source: u16, interest: Interest<'_>) {

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 #[cfg(feature = "ibv")]
-use super::ibv::{Ibv, Incoming};
+use super::ibv::{Ibv, Incoming, Library};
 use super::soft::{Interest, Soft, Wire};
 #[cfg(feature = "ibv")]
 use crate::memory::Memory;
@@ -34,6 +34,20 @@ struct Adapters {
     memory: Rc<Memory>,
     shared: Vec<u32>,
     ibv: Option<Ibv>,
+}
+
+#[cfg(feature = "ibv")]
+impl Adapters {
+    fn get(&mut self) -> io::Result<&mut Ibv> {
+        let ibv = match self.ibv.take() {
+            Some(ibv) => ibv,
+            None => {
+                let library = Library::get().map_err(io::Error::other)?;
+                Ibv::new(library, Rc::clone(&self.memory), self.shared.clone())?
+            }
+        };
+        Ok(self.ibv.insert(ibv))
+    }
 }
 
 /// What a handle names.
@@ -125,13 +139,17 @@ impl<W: Wire> Both<W> {
     /// When the system has no channel for connection management left.
     #[cfg(feature = "ibv")]
     pub fn adopt_from_adapter(&mut self, incoming: Incoming) -> io::Result<()> {
-        let Adapters { memory, shared, ibv } = &mut self.adapters;
-        let ibv = match ibv {
-            Some(ibv) => ibv,
-            None => ibv.insert(Ibv::new(incoming.library(), Rc::clone(memory), shared.clone())?),
-        };
-        ibv.adopt(incoming);
+        self.adapters.get()?.adopt(incoming);
         Ok(())
+    }
+
+    /// Gets ready for connections by the adapter which owns an address. See [`Ibv::open`].
+    ///
+    /// # Errors
+    /// If no adapter does, or it has not what is needed.
+    #[cfg(feature = "ibv")]
+    pub fn open_adapter(&mut self, at: SocketAddr) -> io::Result<()> {
+        self.adapters.get()?.open(at).map(drop)
     }
 
     /// Takes what there is. Says whether there was anything.

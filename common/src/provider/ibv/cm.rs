@@ -138,12 +138,6 @@ impl fmt::Debug for Incoming {
     }
 }
 
-impl Incoming {
-    pub(in crate::provider) fn library(&self) -> &'static Library {
-        self.id.library
-    }
-}
-
 impl CmId {
     pub(super) fn new(library: &'static Library, channel: &EventChannel) -> io::Result<Self> {
         let mut id = null_mut();

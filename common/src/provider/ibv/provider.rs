@@ -295,12 +295,30 @@ impl Ibv {
         if let Some((number, _)) = known {
             return Ok(number);
         }
-        let anchor = CmId::new(self.library, &self.channel)?;
-        anchor.bind(SocketAddr::new(connection.local.ip(), 0))?;
-        if anchor.verbs() != context {
+        let number = self.open(connection.local)?;
+        if !self.adapters[number].is(context) {
             return Err(io::Error::other(
                 "two adapters own its address; remove one of them from the interface",
             ));
+        }
+        Ok(number)
+    }
+
+    /// Gets at the adapter which owns an address, and registers with it what connections share: that takes a while.
+    /// Says its number.
+    ///
+    /// # Errors
+    /// If no adapter does, or it has not what is needed.
+    pub fn open(&mut self, at: SocketAddr) -> io::Result<usize> {
+        let anchor = CmId::new(self.library, &self.channel)?;
+        anchor.bind(SocketAddr::new(at.ip(), 0))?;
+        let context = anchor.verbs();
+        if context.is_null() {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        }
+        let known = self.adapters.iter().find(|(_, adapter)| adapter.is(context) && !adapter.removed);
+        if let Some((number, _)) = known {
+            return Ok(number);
         }
         let entry = self.adapters.vacant_entry();
         let number = entry.key();
