@@ -1,9 +1,12 @@
 //! An attached controller: a reactor thread which runs the host machine over software RDMA, and the exports
 //! above it. [`Attached`] is the handle of everyone else.
+mod carrier;
 mod export;
 mod inquiry;
+mod provider;
 mod reactor;
 mod registration;
+mod route;
 
 #[cfg(test)]
 mod tests;
@@ -26,7 +29,9 @@ use crate::volume::State;
 
 pub use export::{Context, Export, Site};
 pub use inquiry::{discover, inquire, probe};
+pub use provider::{Provider, ProviderError};
 pub use registration::Registration;
+pub use route::Route;
 
 /// Letters a reactor may leave unread.
 const MAILBOX_CAPACITY: usize = 64;
@@ -69,6 +74,7 @@ impl Crc {
 pub struct AttachOptions {
     pub host: HostOptions,
     pub crc: Crc,
+    pub provider: Provider,
     pub registration: Registration,
     /// The core to run on; any, if not given.
     pub core: Option<usize>,
@@ -80,7 +86,14 @@ impl AttachOptions {
     /// With CRC, on any core, with buffers for every purpose.
     #[must_use]
     pub fn new(host: HostOptions) -> Self {
-        Self { host, crc: Crc::On, registration: Registration::Auto, core: None, buffers: BUFFERS.to_vec() }
+        Self {
+            host,
+            crc: Crc::On,
+            provider: Provider::Auto,
+            registration: Registration::Auto,
+            core: None,
+            buffers: BUFFERS.to_vec(),
+        }
     }
 }
 
@@ -89,6 +102,10 @@ impl AttachOptions {
 pub enum AttachError {
     #[error(transparent)]
     Options(#[from] OptionsError),
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+    #[error("no RDMA adapter can be used: {0}")]
+    Adapter(io::Error),
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]

@@ -4,12 +4,15 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use ironside_common::memory::{Memory, Pool, SizeClass};
-use ironside_common::provider::soft::{self, Interest, Soft};
+#[cfg(feature = "ibv")]
+use ironside_common::provider::ibv::{Ibv, Library};
+use ironside_common::provider::soft::{self, Soft};
 use ironside_common::provider::tcp::{TcpDialer, TcpSoft};
 use ironside_common::reactor::{Mailbox, Ring, Tenant, clock, pin_to_core, run as run_reactor, source};
 use ironside_common::time::Time;
-use ironside_common::verbs::{Token, Verbs};
+use ironside_common::verbs::Token;
 
+use super::carrier::Carrier;
 use super::{
     AttachError, AttachOptions, Context, Description, Export, ExportError, Letter, MakeExport, Site, Status,
 };
@@ -35,19 +38,55 @@ pub(super) fn run(
     let failed = ready.clone();
     // Nobody waits any more once the outcome is known.
     let report = |error| drop(failed.try_send(Err(error)));
-    let (mut ring, mut reactor) = match HostReactor::new(options, mailbox, ready, events) {
-        Ok(made) => made,
-        Err(error) => return report(error),
+    let seats = Seats { mailbox, ready, events };
+    let ended = match options.provider.by_adapter(options.host.address) {
+        Ok(true) => run_by(options, seats, adapters),
+        Ok(false) => run_by(options, seats, software),
+        Err(error) => Err(error.into()),
     };
-    if let Err(error) = run_reactor(&mut ring, &mut reactor) {
+    if let Err(error) = ended {
         tracing::error!(%error, "the reactor has ended");
-        report(error.into());
+        report(error);
     }
 }
 
-struct HostReactor {
+/// What a reactor shares with other threads.
+struct Seats {
+    mailbox: Mailbox<Letter>,
+    ready: Ready,
+    events: SyncSender<HostEvent>,
+}
+
+fn run_by<C: Carrier>(
+    options: AttachOptions,
+    seats: Seats,
+    carrier: impl FnOnce(&AttachOptions, &Rc<Memory>) -> Result<C, AttachError>,
+) -> Result<(), AttachError> {
+    let (mut ring, mut reactor) = HostReactor::new(options, seats, carrier)?;
+    Ok(run_reactor(&mut ring, &mut reactor)?)
+}
+
+fn software(options: &AttachOptions, memory: &Rc<Memory>) -> Result<TcpSoft, AttachError> {
+    let seed = uuid::Uuid::new_v4().as_u64_pair().0;
+    let registration = options.registration.asked().unwrap_or_default();
+    let settings = soft::Settings { seed, registration, ..options.crc.settings() };
+    Ok(Soft::new(Rc::clone(memory), Box::new(TcpDialer), settings))
+}
+
+#[cfg(feature = "ibv")]
+fn adapters(options: &AttachOptions, memory: &Rc<Memory>) -> Result<Ibv, AttachError> {
+    let library = Library::get().map_err(|error| AttachError::Adapter(std::io::Error::other(error)))?;
+    Ibv::for_host(library, Rc::clone(memory), options.registration.asked()).map_err(AttachError::Adapter)
+}
+
+#[cfg(not(feature = "ibv"))]
+fn adapters(options: &AttachOptions, memory: &Rc<Memory>) -> Result<TcpSoft, AttachError> {
+    software(options, memory)
+}
+
+struct HostReactor<C> {
     host: Host,
-    soft: TcpSoft,
+    carrier: C,
     memory: Rc<Memory>,
     pool: Rc<Pool>,
     /// By their index; each of another namespace.
@@ -83,12 +122,11 @@ enum Phase {
     Over,
 }
 
-impl HostReactor {
+impl<C: Carrier> HostReactor<C> {
     fn new(
         options: AttachOptions,
-        mailbox: Mailbox<Letter>,
-        ready: Ready,
-        events: SyncSender<HostEvent>,
+        Seats { mailbox, ready, events }: Seats,
+        carrier: impl FnOnce(&AttachOptions, &Rc<Memory>) -> Result<C, AttachError>,
     ) -> Result<(Ring, Self), AttachError> {
         if let Some(core) = options.core {
             pin_to_core(core).map_err(|source| AttachError::Core { core, source })?;
@@ -98,16 +136,13 @@ impl HostReactor {
         let least = [SizeClass { size: 4096, count: 1 }];
         let classes = if options.buffers.is_empty() { &least } else { &options.buffers[..] };
         let pool = Pool::new(&memory, classes).map_err(AttachError::Memory)?;
-        let seed = uuid::Uuid::new_v4().as_u64_pair().0;
-        let registration = options.registration.asked().unwrap_or_default();
-        let settings = soft::Settings { seed, registration, ..options.crc.settings() };
-        let mut soft = Soft::new(Rc::clone(&memory), Box::new(TcpDialer), settings);
+        let mut carrier = carrier(&options, &memory)?;
         let mut host = Host::new(options.host, Rc::clone(&memory)).map_err(AttachError::Memory)?;
         let now = clock::now();
-        host.start(&mut soft, now);
+        host.start(&mut carrier, now);
         let reactor = Self {
             host,
-            soft,
+            carrier,
             memory,
             pool,
             exports: Vec::new(),
@@ -177,9 +212,9 @@ impl HostReactor {
 
     /// What the provider and the host have to say.
     fn receive(&mut self, ring: &mut Ring, now: Time) -> bool {
-        let mut busy = self.soft.pump(now);
-        while let Some(event) = self.soft.poll() {
-            self.host.on_event(&mut self.soft, event, now);
+        let mut busy = self.carrier.pump(now);
+        while let Some(event) = self.carrier.poll() {
+            self.host.on_event(&mut self.carrier, event, now);
             busy = true;
         }
         while let Some((namespace, completed)) = self.host.next_completed() {
@@ -314,7 +349,7 @@ impl HostReactor {
         }
         if matches!(self.phase, Phase::EndingExports { .. }) {
             self.phase = Phase::EndingHost { until: now + EXPORTS_PATIENCE };
-            self.host.close(&mut self.soft, now);
+            self.host.close(&mut self.carrier, now);
             return true;
         }
         let over = self.host.is_over();
@@ -325,7 +360,7 @@ impl HostReactor {
     }
 }
 
-impl Tenant for HostReactor {
+impl<C: Carrier> Tenant for HostReactor<C> {
     fn turn(&mut self, ring: &mut Ring, now: Time) -> bool {
         let mut busy = false;
         while let Some(letter) = self.mailbox.receive() {
@@ -336,16 +371,16 @@ impl Tenant for HostReactor {
         for index in 0..self.exports.len() {
             busy |= self.with(index, ring, now, |export, context| export.turn(context)) == Some(true);
         }
-        busy |= self.host.turn(&mut self.soft, now);
-        busy |= self.soft.flush(now);
+        busy |= self.host.turn(&mut self.carrier, now);
+        busy |= self.carrier.flush(now);
         busy |= self.advance_close(ring, now);
-        self.soft.cool(|interest| watch(ring, interest));
+        self.carrier.cool(ring);
         busy
     }
 
     fn on_ring(&mut self, ring: &mut Ring, token: Token, result: i32, now: Time) {
         let index = match (token.qpair & 0xFF, token.slot) {
-            (source::WIRE, _) => return self.soft.on_ready(token.slot, token.generation),
+            (source::WIRE, _) => return self.carrier.on_ready(token),
             (source::MAILBOX, OWN_MAILBOX) => return self.mailbox.on_ring(),
             (source::MAILBOX, slot) => usize::from(slot - 1),
             _ => usize::from(token.qpair >> 8),
@@ -356,7 +391,7 @@ impl Tenant for HostReactor {
 
     fn arm(&mut self, ring: &mut Ring) {
         let now = clock::now();
-        self.soft.arm(|interest| watch(ring, interest));
+        self.carrier.arm(ring);
         self.mailbox.arm(ring, OWN_MAILBOX);
         for index in 0..self.exports.len() {
             self.with(index, ring, now, |export, context| export.arm(context));
@@ -369,15 +404,10 @@ impl Tenant for HostReactor {
             Phase::EndingExports { until } | Phase::EndingHost { until } => Some(until),
             _ => None,
         };
-        [self.host.deadline(), self.soft.deadline(), exports, closing].into_iter().flatten().min()
+        [self.host.deadline(), self.carrier.deadline(), exports, closing].into_iter().flatten().min()
     }
 
     fn finished(&self) -> bool {
         self.phase == Phase::Over
     }
-}
-
-fn watch(ring: &mut Ring, interest: Interest<'_>) {
-    let token = source::token(source::WIRE, interest.slot, interest.generation);
-    ring.poll_once(interest.descriptor, interest.events, token);
 }

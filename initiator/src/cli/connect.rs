@@ -12,7 +12,7 @@ use super::arguments::{Format, Output, Target};
 use super::attachment::{Attachment, Directory, Report, Specification, Via};
 use super::error::CliError;
 use super::table;
-use crate::attach::Registration;
+use crate::attach::{Provider, Registration};
 
 /// Attach a volume as a local device
 ///
@@ -56,6 +56,9 @@ pub(super) struct Arguments {
     /// Ask the target to do without submission queue flow control
     #[arg(short = 'd', long)]
     disable_sqflow: bool,
+    /// What carries the connections
+    #[arg(long, value_name = "PROVIDER", default_value = "auto")]
+    provider: Provider,
     /// How buffers are lent to the target
     #[arg(long, value_name = "WAY", default_value = "auto")]
     registration: Registration,
@@ -107,6 +110,7 @@ fn specification(arguments: &Arguments) -> Result<Specification, CliError> {
         host_nqn: options.host_nqn,
         host_id: options.host_id,
         crc: arguments.target.crc,
+        provider: arguments.provider,
         registration: arguments.registration,
         nsid: arguments.nsid,
         via: arguments.via,

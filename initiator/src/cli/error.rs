@@ -11,7 +11,7 @@ use ironside_common::verbs::RejectReason;
 use serde::{Deserialize, Serialize};
 
 use super::attachment::DirectoryError;
-use crate::attach::{AttachError, ExportError};
+use crate::attach::{AttachError, ExportError, ProviderError};
 use crate::export::loop_device::LoopError;
 use crate::export::usage::Use;
 use crate::host::{ConnectError, HostOptions, NamespaceError, OptionsError};
@@ -180,6 +180,7 @@ fn class_of_attach(error: &AttachError) -> Class {
     let error = match error {
         AttachError::Connect(error) => error,
         AttachError::Options(_) => return Class::Usage,
+        AttachError::Provider(ProviderError::NotOnTheWay { .. }) => return Class::Unreachable,
         _ => return Class::System,
     };
     match error {

@@ -16,7 +16,7 @@ use ironside_common::identity::host_identity;
 use ironside_common::memory::SizeClass;
 use ironside_common::nvme::Nqn;
 use ironside_common::size::{Size, SizeError};
-use ironside_initiator::attach::{AttachOptions, Attached, Crc, Registration};
+use ironside_initiator::attach::{AttachOptions, Attached, Crc, Provider, Registration};
 use ironside_initiator::host::HostOptions;
 
 use load::{Load, Order, Workload};
@@ -73,6 +73,9 @@ pub(crate) struct PerfArgs {
     /// Protect the stream by CRC32C; off refuses a target which asks for it
     #[arg(long, value_enum, default_value_t = OnOff::On)]
     crc: OnOff,
+    /// What carries the connections
+    #[arg(long, value_enum, default_value_t = Provider::Auto)]
+    provider: Provider,
     /// How buffers are lent to the target
     #[arg(long, value_enum, value_name = "WAY", default_value_t = Registration::Auto)]
     registration: Registration,
@@ -155,8 +158,13 @@ fn attach(args: &PerfArgs, address: SocketAddr, nqn: Nqn) -> anyhow::Result<Atta
         bail!("a host has at most {} requests outstanding; --depth {} is more", host.requests, args.depth);
     }
     let crc = if args.crc == OnOff::On { Crc::On } else { Crc::Off };
-    let mut options =
-        AttachOptions { crc, registration: args.registration, core: args.core, ..AttachOptions::new(host) };
+    let mut options = AttachOptions {
+        crc,
+        provider: args.provider,
+        registration: args.registration,
+        core: args.core,
+        ..AttachOptions::new(host)
+    };
     make_room(&mut options.buffers, args);
     Attached::attach(options).with_context(|| format!("attaching {address}"))
 }

@@ -7,19 +7,22 @@ use std::rc::Rc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rdma_sys::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr, ibv_pd, ibv_poll_cq, ibv_qp, ibv_qp_init_attr,
-    ibv_req_notify_cq, ibv_sge, ibv_wc,
+    ibv_access_flags, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr, ibv_mr, ibv_pd, ibv_poll_cq,
+    ibv_qp, ibv_qp_init_attr, ibv_req_notify_cq, ibv_sge, ibv_wc,
 };
 
 use super::cm::CmId;
+use super::lending::{Role, Window, choose, region_access};
 use super::library::Library;
 use super::registration::{Buffers, Registration};
 use crate::memory::Memory;
 use crate::provider::receives::Receives;
-use crate::verbs::Sge;
+use crate::verbs::{self, Sge};
 
 /// Entries of a completion queue, which connections share; less where the adapter has less.
 const ENTRIES: u32 = 16_384;
+/// What an adapter may do with memory that is nobody else's.
+const LOCAL: ibv_access_flags = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
 /// Completions taken at once.
 const BATCH: usize = 32;
 
@@ -34,6 +37,8 @@ pub(super) struct Adapter {
     /// Regions which connections share, by their number.
     registrations: Vec<Option<Registration>>,
     queues: Vec<CompletionQueue>,
+    /// How buffers are lent to peers, if they are.
+    lends: Option<verbs::Registration>,
     /// Connections which go by it.
     pub(super) connections: usize,
     /// It was taken away: it goes with its last connection.
@@ -61,7 +66,12 @@ pub(super) struct Reserved {
 
 impl Adapter {
     /// The adapter that `anchor` is bound to.
-    pub(super) fn new(library: &'static Library, anchor: CmId, memory: Rc<Memory>) -> io::Result<Self> {
+    pub(super) fn new(
+        library: &'static Library,
+        anchor: CmId,
+        memory: Rc<Memory>,
+        role: Role,
+    ) -> io::Result<Self> {
         let context = anchor.verbs();
         // SAFETY: numbers, for which zeroes are valid.
         let mut limits: ibv_device_attr = unsafe { zeroed() };
@@ -70,8 +80,16 @@ impl Adapter {
         if result != 0 {
             return Err(io::Error::from_raw_os_error(result));
         }
-        // SAFETY: as above.
-        let name = unsafe { library.name_of(context) }?;
+        let lends = match role {
+            Role::Target => None,
+            Role::Host(asked) => Some(choose(&limits, asked)?),
+        };
+        let name = match role {
+            // SAFETY: as above.
+            Role::Target => unsafe { library.name_for_target(context) }?,
+            // SAFETY: as above.
+            Role::Host(_) => unsafe { library.name_of(context) },
+        };
         // SAFETY: as above.
         let pd = unsafe { (library.alloc_pd)(context) };
         if pd.is_null() {
@@ -86,6 +104,7 @@ impl Adapter {
             limits,
             registrations: Vec::new(),
             queues: Vec::new(),
+            lends,
             connections: 0,
             removed: false,
             _anchor: anchor,
@@ -103,11 +122,17 @@ impl Adapter {
     fn log_limits(&self, name: &str) {
         let ibv_device_attr { max_qp, max_qp_wr, max_cqe, max_mr, .. } = self.limits;
         let reads = self.reads_out();
-        tracing::info!(name, max_qp, max_qp_wr, max_cqe, max_mr, reads, "adapter in use");
+        let lends = self.lends;
+        tracing::info!(name, ?lends, max_qp, max_qp_wr, max_cqe, max_mr, reads, "adapter in use");
     }
 
     pub(super) fn is(&self, context: *mut ibv_context) -> bool {
         self.context == context
+    }
+
+    /// RDMA Reads which a queue pair takes from its peer at once.
+    pub(super) fn reads_in(&self) -> u32 {
+        u32::try_from(self.limits.max_qp_rd_atom).unwrap_or(0)
     }
 
     /// RDMA Reads which a queue pair may have outstanding.
@@ -129,7 +154,7 @@ impl Adapter {
 
     /// Registers a region that connections share.
     pub(super) fn share(&mut self, lkey: u32) -> io::Result<()> {
-        let registration = self.register(lkey)?;
+        let registration = self.register(lkey, self.lends.map_or(LOCAL, region_access))?;
         let number = lkey as usize;
         if self.registrations.len() <= number {
             self.registrations.resize_with(number + 1, || None);
@@ -139,16 +164,51 @@ impl Adapter {
         Ok(())
     }
 
-    fn register(&self, lkey: u32) -> io::Result<Registration> {
+    fn register(&self, lkey: u32, access: ibv_access_flags) -> io::Result<Registration> {
         let region = self.memory.region(lkey);
         // SAFETY: the domain is valid, and outlives what is registered in it: that goes first.
-        unsafe { Registration::new(self.library, self.pd, region) }
+        unsafe { Registration::new(self.library, self.pd, region, access) }
+    }
+
+    /// How buffers are lent to peers.
+    pub(super) fn lends(&self) -> verbs::Registration {
+        self.lends.unwrap_or_default()
+    }
+
+    /// The key under which peers reach a piece, where regions are registered for them.
+    pub(super) fn key(&mut self, sge: Sge) -> io::Result<u32> {
+        Ok(self.registration(sge)?.rkey())
+    }
+
+    /// The region of a piece, as work that binds a window names it.
+    pub(super) fn region(&mut self, sge: Sge) -> io::Result<*mut ibv_mr> {
+        Ok(self.registration(sge)?.handle())
+    }
+
+    fn registration(&mut self, sge: Sge) -> io::Result<&Registration> {
+        self.piece(sge)?;
+        Ok(self.registrations[sge.lkey as usize].as_ref().expect("a piece of it was just named"))
+    }
+
+    /// Registers a piece alone for the peer's use.
+    pub(super) fn register_for_peer(&self, sge: Sge, access: ibv_access_flags) -> io::Result<Registration> {
+        let region = self.memory.region(sge.lkey);
+        let start = usize::try_from(sge.address - region.address()).map_err(io::Error::other)?;
+        let bytes = start..start + sge.length as usize;
+        // SAFETY: the domain is valid, and connections go before it.
+        unsafe { Registration::part(self.library, self.pd, region, bytes, LOCAL | access) }
+    }
+
+    /// A memory window of type 2.
+    pub(super) fn window(&self) -> io::Result<Window> {
+        // SAFETY: the domain is valid, and connections go before it.
+        unsafe { Window::new(self.pd) }
     }
 
     /// Buffers of one connection, registered as long as they are there.
     pub(super) fn buffers(&self, count: u16, size: u32) -> io::Result<Buffers> {
         let receives = Receives::new(&self.memory, count, size)?;
-        let registration = self.register(receives.lkey())?;
+        let registration = self.register(receives.lkey(), LOCAL)?;
         Ok(Buffers { registration, receives })
     }
 

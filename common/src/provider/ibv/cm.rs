@@ -34,8 +34,23 @@ pub(super) struct Happened {
     /// What [`CmId::set_context`] was told.
     pub(super) context: usize,
     pub(super) event: rdma_cm_event_type::Type,
-    status: i32,
+    /// Zero, an error of the system below it, or the reason of a rejection above.
+    pub(super) status: i32,
+    /// What came with it, of the peer that was connected to.
+    pub(super) private_data: PrivateData,
     said: String,
+}
+
+impl Happened {
+    /// Its status, if that is an error of the system.
+    pub(super) fn error(&self) -> io::Error {
+        io::Error::from_raw_os_error(self.status.saturating_abs())
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(event: rdma_cm_event_type::Type, status: i32, private_data: PrivateData) -> Self {
+        Self { context: 0, event, status, private_data, said: String::new() }
+    }
 }
 
 impl fmt::Display for Happened {
@@ -67,11 +82,25 @@ impl EventChannel {
     pub(super) fn next(&self) -> Option<Happened> {
         let event = self.take()?;
         // SAFETY: an event that was not acknowledged yet.
-        let rdma_cm_event { id, event: kind, status, .. } = unsafe { &*event };
+        let rdma_cm_event { id, event: kind, status, param, .. } = unsafe { &*event };
+        let private_data = match *kind {
+            rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED | rdma_cm_event_type::RDMA_CM_EVENT_REJECTED => {
+                // SAFETY: of these this is the member that counts.
+                let said = unsafe { &param.conn };
+                // SAFETY: the event was not acknowledged yet.
+                unsafe { private_data(said) }
+            }
+            _ => PrivateData::new(),
+        };
         // SAFETY: an event's identifier lives until the event is acknowledged.
         let context = unsafe { (**id).context };
-        let happened =
-            Happened { context: context.addr(), event: *kind, status: *status, said: self.name(*kind) };
+        let happened = Happened {
+            context: context.addr(),
+            event: *kind,
+            status: *status,
+            private_data,
+            said: self.name(*kind),
+        };
         self.acknowledge(event);
         Some(happened)
     }
@@ -166,6 +195,33 @@ impl CmId {
         checked(unsafe { (self.library.bind_addr)(self.id, address.as_ptr().cast_mut().cast()) })
     }
 
+    /// Asks which adapter has a way to an address. An event tells.
+    pub(super) fn resolve_address(&self, to: SocketAddr, timeout_ms: i32) -> io::Result<()> {
+        let to = SockaddrStorage::from(to);
+        let to = to.as_ptr().cast_mut().cast();
+        // SAFETY: the identifier is valid, and the address is only read, through a pointer the C type has unconst.
+        checked(unsafe { (self.library.resolve_addr)(self.id, null_mut(), to, timeout_ms) })
+    }
+
+    /// Asks for the route to the address that was resolved. An event tells.
+    pub(super) fn resolve_route(&self, timeout_ms: i32) -> io::Result<()> {
+        // SAFETY: the identifier is valid.
+        checked(unsafe { (self.library.resolve_route)(self.id, timeout_ms) })
+    }
+
+    /// Asks the peer. An event tells.
+    pub(super) fn connect(&self, request: &mut rdma_conn_param) -> io::Result<()> {
+        // SAFETY: the identifier is valid, and the private data lives until it returns.
+        checked(unsafe { (self.library.connect)(self.id, request) })
+    }
+
+    /// The address of ours that it is bound to.
+    pub(super) fn local(&self) -> SocketAddr {
+        // SAFETY: the identifier is valid.
+        let addresses = unsafe { &(*self.id).route.addr };
+        address((&raw const addresses.src_addr_union).cast())
+    }
+
     /// The adapter, which librdmacm keeps open as long as this is there; null before an address is bound to one.
     pub(super) fn verbs(&self) -> *mut ibv_context {
         // SAFETY: the identifier is valid.
@@ -233,7 +289,7 @@ pub fn adapter_at(at: SocketAddr) -> io::Result<Option<String>> {
         Ok(()) if id.verbs().is_null() => Ok(None),
         Ok(()) => {
             // SAFETY: the identifier keeps the adapter open.
-            unsafe { library.name_of(id.verbs()) }.map(Some)
+            unsafe { library.name_for_target(id.verbs()) }.map(Some)
         }
         // What librdmacm says of an address which no adapter, or nothing at all, owns.
         Err(error) if [Some(libc::ENODEV), Some(libc::EADDRNOTAVAIL)].contains(&error.raw_os_error()) => {
@@ -354,13 +410,8 @@ fn incoming(library: &'static Library, event: *mut rdma_cm_event) -> Incoming {
     let said = unsafe { &(*event).param };
     // SAFETY: of a connect request this is the member that counts.
     let asked = unsafe { said.conn };
-    let length = if asked.private_data.is_null() { 0 } else { asked.private_data_len.into() };
-    let mut private_data = PrivateData::new();
-    if length > 0 {
-        // SAFETY: as many bytes, until the event is acknowledged.
-        let bytes = unsafe { std::slice::from_raw_parts(asked.private_data.cast::<u8>(), length) };
-        private_data.extend(bytes.iter().copied().take(private_data.capacity()));
-    }
+    // SAFETY: it was not acknowledged yet.
+    let private_data = unsafe { private_data(&asked) };
     // SAFETY: the identifier of a request is ours from now on.
     let addresses = unsafe { &(*id).route.addr };
     let peer = address((&raw const addresses.dst_addr_union).cast());
@@ -368,6 +419,21 @@ fn incoming(library: &'static Library, event: *mut rdma_cm_event) -> Incoming {
     let id = CmId { library, id, has_queue_pair: false };
     // What the peer answers at once is what we may have outstanding.
     Incoming { id, peer, local, private_data, reads: asked.initiator_depth }
+}
+
+/// What came with an event.
+///
+/// # Safety
+/// The event was not acknowledged yet.
+unsafe fn private_data(of: &rdma_conn_param) -> PrivateData {
+    let length = if of.private_data.is_null() { 0 } else { of.private_data_len.into() };
+    let mut private_data = PrivateData::new();
+    if length > 0 {
+        // SAFETY: as many bytes, until the event is acknowledged.
+        let bytes = unsafe { std::slice::from_raw_parts(of.private_data.cast::<u8>(), length) };
+        private_data.extend(bytes.iter().copied().take(private_data.capacity()));
+    }
+    private_data
 }
 
 /// An address of an identifier, which is as large as any.

@@ -3,12 +3,16 @@ use std::net::SocketAddr;
 
 use super::adapter::Reserved;
 use super::cm::CmId;
+use super::dial::Wish;
+use super::lending::Lending;
 use super::queue_pair::{Owner, QueuePair};
 use super::registration::Buffers;
 use crate::verbs::Limits;
 
-/// Fields go in this order: the queue pair goes with the identifier, before the memory which it may use.
+/// Fields go in this order: what is lent goes before the queue pair, which goes with the identifier, before the memory
+/// which it may use.
 pub(super) struct Connection {
+    pub(super) lending: Lending,
     pub(super) id: CmId,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
@@ -21,7 +25,17 @@ pub(super) enum Phase {
     Asked {
         reads: u8,
     },
+    /// A connect of ours.
+    Dialing(Box<Wish>),
     Full(Box<Full>),
+}
+
+impl Connection {
+    /// Nobody reaches memory by it any more. What was posted completes no more.
+    pub(super) fn destroy_queue_pair(&mut self) {
+        self.lending = Lending::Nothing;
+        self.id.destroy_queue_pair();
+    }
 }
 
 /// A connection which was answered.

@@ -60,6 +60,30 @@ pub struct Gid {
     pub interface: String,
 }
 
+impl Device {
+    /// Whether a network interface is one of its ports.
+    #[must_use]
+    pub fn owns(&self, interface: &str) -> bool {
+        let by_driver =
+            Path::new("/sys/class/net").join(interface).join("device/infiniband").join(&self.name);
+        let mut ports = self.details.iter().flat_map(|(_, ports)| ports);
+        by_driver.exists() || ports.any(|port| port.gids.iter().any(|gid| gid.interface == interface))
+    }
+}
+
+/// Whether programs can connect by adapters here; if not, why.
+///
+/// # Errors
+/// What is missing, and what to do about it.
+pub fn check_connection_management() -> Result<(), String> {
+    // librdmacm itself would complain on the terminal.
+    if Path::new("/dev/infiniband/rdma_cm").exists() {
+        Ok(())
+    } else {
+        Err("the kernel offers no connection management to programs: modprobe rdma_ucm".into())
+    }
+}
+
 /// Why there is no adapter to be seen. Each says what to do about it.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Absence {

@@ -88,6 +88,10 @@ library! {
         destroy_id = c"rdma_destroy_id": fn(*mut rdma_cm_id) -> c_int;
         migrate_id = c"rdma_migrate_id": fn(*mut rdma_cm_id, *mut rdma_event_channel) -> c_int;
         bind_addr = c"rdma_bind_addr": fn(*mut rdma_cm_id, *mut libc::sockaddr) -> c_int;
+        resolve_addr = c"rdma_resolve_addr":
+            fn(*mut rdma_cm_id, *mut libc::sockaddr, *mut libc::sockaddr, c_int) -> c_int;
+        resolve_route = c"rdma_resolve_route": fn(*mut rdma_cm_id, c_int) -> c_int;
+        connect = c"rdma_connect": fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
         listen = c"rdma_listen": fn(*mut rdma_cm_id, c_int) -> c_int;
         accept = c"rdma_accept": fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
         reject = c"rdma_reject": fn(*mut rdma_cm_id, *const c_void, u8) -> c_int;
@@ -109,18 +113,29 @@ impl Library {
 
     /// The name of an adapter.
     ///
-    /// # Errors
-    /// If it is one that Ironside cannot use.
-    ///
     /// # Safety
     /// The adapter is open.
-    pub(super) unsafe fn name_of(&self, context: *mut ibv_context) -> io::Result<String> {
+    pub(super) unsafe fn name_of(&self, context: *mut ibv_context) -> String {
         // SAFETY: the caller's promise.
         let device = unsafe { (*context).device };
         // SAFETY: as above.
         let name = unsafe { (self.get_device_name)(device) };
         // SAFETY: a name ends with a zero byte, and lives as long as its device.
-        let name = text(unsafe { CStr::from_ptr(name) });
+        text(unsafe { CStr::from_ptr(name) })
+    }
+
+    /// The name of an adapter that a target may serve by.
+    ///
+    /// # Errors
+    /// If it is one that a target cannot use.
+    ///
+    /// # Safety
+    /// The adapter is open.
+    pub(super) unsafe fn name_for_target(&self, context: *mut ibv_context) -> io::Result<String> {
+        // SAFETY: the caller's promise.
+        let name = unsafe { self.name_of(context) };
+        // SAFETY: as above.
+        let device = unsafe { (*context).device };
         // SAFETY: as above.
         if unsafe { (*device).transport_type } == ibv_transport_type::IBV_TRANSPORT_IWARP {
             return Err(io::Error::other(format!(

@@ -4,8 +4,11 @@ mod adapter;
 mod cm;
 mod connection;
 mod devices;
+mod dial;
+mod host;
 #[cfg(test)]
 mod layout;
+mod lending;
 mod library;
 mod provider;
 mod query;
@@ -14,6 +17,6 @@ mod registration;
 mod verbs;
 
 pub use cm::{Incoming, Listener, adapter_at};
-pub use devices::{Absence, Device, DeviceLimits, Gid, Port, devices};
+pub use devices::{Absence, Device, DeviceLimits, Gid, Port, check_connection_management, devices};
 pub use library::{Library, LibraryError};
 pub use provider::Ibv;

@@ -17,12 +17,13 @@ use slab::Slab;
 use super::adapter::Adapter;
 use super::cm::{CmId, EventChannel, Happened, Incoming};
 use super::connection::{Connection, Full, Phase};
+use super::lending::{Lending, Role};
 use super::library::Library;
 use super::queue_pair::{Outcome, Owner};
 use crate::memory::Memory;
 use crate::provider::soft::Interest;
 use crate::time::Time;
-use crate::verbs::{CmEvent, CmRequest, Event, QpHandle, Received, Wc, WcStatus};
+use crate::verbs::{CmEvent, CmRequest, Event, QpHandle, Received, Registration, Wc, WcStatus};
 
 /// How long an adapter has to flush what was posted. One that was taken away may never do it.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(2);
@@ -41,6 +42,7 @@ pub struct Ibv {
     pub(super) library: &'static Library,
     pub(super) memory: Rc<Memory>,
     shared: Vec<u32>,
+    role: Role,
     pub(super) connections: Slab<Connection>,
     pub(super) adapters: Slab<Adapter>,
     pub(super) channel: EventChannel,
@@ -70,6 +72,7 @@ impl Ibv {
             library,
             memory,
             shared,
+            role: Role::Target,
             connections: Slab::new(),
             adapters: Slab::new(),
             channel,
@@ -83,6 +86,18 @@ impl Ibv {
             readable: false,
             polled_adapters: Vec::new(),
         })
+    }
+
+    /// For a host, which lends its buffers as asked, or in the safest way that an adapter has.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn for_host(
+        library: &'static Library,
+        memory: Rc<Memory>,
+        registration: Option<Registration>,
+    ) -> io::Result<Self> {
+        Ok(Self { role: Role::Host(registration), ..Self::new(library, memory, Vec::new())? })
     }
 
     /// Takes a connect request which a listener got. A [`CmEvent::Request`] follows.
@@ -111,7 +126,7 @@ impl Ibv {
         id.set_context(entry.key());
         self.generations = self.generations.wrapping_add(1);
         let owner = Owner { qp, generation: self.generations };
-        entry.insert(Connection { id, peer, local, owner, phase });
+        entry.insert(Connection { lending: Lending::Nothing, id, peer, local, owner, phase });
         Some(qp)
     }
 
@@ -193,6 +208,10 @@ impl Ibv {
 
     fn on_connection_event(&mut self, happened: &Happened) {
         let Ok(handle) = u16::try_from(happened.context) else { return };
+        let connection = self.connections.get(usize::from(handle));
+        if connection.is_some_and(|connection| matches!(connection.phase, Phase::Dialing(_))) {
+            return self.on_dialing_event(QpHandle(handle), happened);
+        }
         match happened.event {
             rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED
             | rdma_cm_event_type::RDMA_CM_EVENT_TIMEWAIT_EXIT => {}
@@ -260,7 +279,7 @@ impl Ibv {
         {
             self.ending.pop_front();
             if let Some(connection) = self.find(owner) {
-                connection.id.destroy_queue_pair();
+                connection.destroy_queue_pair();
                 self.unlink(owner.qp);
             }
         }
@@ -323,7 +342,7 @@ impl Ibv {
         let entry = self.adapters.vacant_entry();
         let number = entry.key();
         anchor.set_context(ADAPTERS + number);
-        let mut adapter = Adapter::new(self.library, anchor, Rc::clone(&self.memory))?;
+        let mut adapter = Adapter::new(self.library, anchor, Rc::clone(&self.memory), self.role)?;
         self.shared.iter().try_for_each(|&lkey| adapter.share(lkey))?;
         entry.insert(adapter);
         Ok(number)
@@ -339,6 +358,7 @@ impl Connection {
     fn adapter(&self) -> Option<usize> {
         match &self.phase {
             Phase::Full(full) => full.link.as_ref().map(|link| link.adapter),
+            Phase::Dialing(wish) => wish.full.as_ref()?.link.as_ref().map(|link| link.adapter),
             Phase::Asked { .. } => None,
         }
     }

@@ -11,11 +11,11 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 
 use rdma_sys::{
-    ibv_post_recv, ibv_post_send, ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc,
-    ibv_wc_flags, ibv_wc_status, ibv_wr_opcode,
+    ibv_access_flags, ibv_mr, ibv_mw, ibv_mw_bind_info, ibv_post_recv, ibv_post_send, ibv_qp, ibv_recv_wr,
+    ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_status, ibv_wr_opcode,
 };
 
-use crate::verbs::{QpHandle, Remote, Token, WcStatus};
+use crate::verbs::{QpHandle, Remote, Sge, Token, WcStatus};
 
 /// Names a receive.
 const RECEIVE: u64 = 1 << 63;
@@ -42,6 +42,17 @@ impl Owner {
     pub(super) const fn is(self, other: Self) -> bool {
         self.qp.0 == other.qp.0 && (self.generation ^ other.generation) & 0x7FFF == 0
     }
+}
+
+/// Work which lends a piece of memory to the peer: it binds a window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Binding {
+    pub(super) window: *mut ibv_mw,
+    /// The registered region of the piece.
+    pub(super) region: *mut ibv_mr,
+    pub(super) sge: Sge,
+    pub(super) key: u32,
+    pub(super) access: ibv_access_flags,
 }
 
 /// What came out of a queue pair.
@@ -145,6 +156,43 @@ impl QueuePair {
         self.post(token, &mut [write, send])
     }
 
+    /// Whether short messages are copied as they are posted.
+    pub(super) const fn copies(&self) -> bool {
+        self.inline
+    }
+
+    /// A command, and data behind it; in front of both what lends a buffer for it. `command` stays as it is until
+    /// `token` completes, unless it is `inline`.
+    pub(super) fn post_command(
+        &mut self,
+        token: Token,
+        binding: Option<Binding>,
+        command: ibv_sge,
+        data: Option<ibv_sge>,
+        inline: bool,
+    ) -> Posted {
+        let mut pieces = [command, data.unwrap_or(command)];
+        let mut send = request(ibv_wr_opcode::IBV_WR_SEND, &mut pieces[0]);
+        send.sg_list = pieces.as_mut_ptr();
+        send.num_sge = if data.is_some() { 2 } else { 1 };
+        let inline = if inline { ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
+        send.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0 | inline;
+        match binding {
+            None => self.post(token, &mut [send]),
+            Some(binding) => self.post(token, &mut [bind(binding), send]),
+        }
+    }
+
+    /// Ends a key that was bound by work.
+    pub(super) fn post_invalidate(&mut self, token: Token, key: u32) -> Posted {
+        let mut nothing = ibv_sge { addr: 0, length: 0, lkey: 0 };
+        let mut invalidate = request(ibv_wr_opcode::IBV_WR_LOCAL_INV, &mut nothing);
+        (invalidate.sg_list, invalidate.num_sge) = (null_mut(), 0);
+        invalidate.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        invalidate.imm_data_invalidated_rkey_union.invalidated_rkey = key;
+        self.post(token, &mut [invalidate])
+    }
+
     /// Posts a chain with one call, of which the last request alone is signaled and completes with `token`. Where the
     /// adapter takes only the beginning, `token` completes with what it took, since it may use its buffers until then.
     fn post(&mut self, token: Token, chain: &mut [ibv_send_wr]) -> Posted {
@@ -211,8 +259,13 @@ impl QueuePair {
     }
 }
 
+/// That a key was invalidated, as Linux's rxe tells it: the kernel's flag, which programs know as another that connected
+/// queue pairs never set.
+const KERNELS_WITH_INVALIDATE: ibv_wc_flags = ibv_wc_flags::IBV_WC_IP_CSUM_OK;
+
 fn received(completion: &ibv_wc, buffer: u32) -> Outcome {
-    let with_invalidate = completion.wc_flags & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0;
+    let flags = ibv_wc_flags::IBV_WC_WITH_INV | KERNELS_WITH_INVALIDATE;
+    let with_invalidate = completion.wc_flags & flags.0 != 0;
     // SAFETY: both members are a number of 32 bits.
     let key = unsafe { completion.imm_data_invalidated_rkey_union.invalidated_rkey };
     Outcome::Received { buffer, length: completion.byte_len, invalidated: with_invalidate.then_some(key) }
@@ -224,6 +277,21 @@ fn request(opcode: ibv_wr_opcode::Type, piece: &mut ibv_sge) -> ibv_send_wr {
     work.opcode = opcode;
     work.sg_list = piece;
     work.num_sge = 1;
+    work
+}
+
+fn bind(binding: Binding) -> ibv_send_wr {
+    let Binding { window, region, sge, key, access } = binding;
+    // SAFETY: numbers and pointers, for which zeroes are valid.
+    let mut work: ibv_send_wr = unsafe { zeroed() };
+    work.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
+    let bind_info = ibv_mw_bind_info {
+        mr: region,
+        addr: sge.address,
+        length: sge.length.into(),
+        mw_access_flags: access.0,
+    };
+    work.bind_mw_tso_union.bind_mw = rdma_sys::bind_mw_t { mw: window, rkey: key, bind_info };
     work
 }
 

@@ -1,5 +1,6 @@
 //! Memory registered with an adapter, as long as the value lives.
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use rdma_sys::{ibv_access_flags, ibv_mr, ibv_pd, ibv_sge};
@@ -23,15 +24,31 @@ impl Registration {
         library: &'static Library,
         pd: *mut ibv_pd,
         region: Arc<Region>,
+        access: ibv_access_flags,
+    ) -> io::Result<Self> {
+        let bytes = 0..region.len();
+        // SAFETY: the caller's promise.
+        unsafe { Self::part(library, pd, region, bytes, access) }
+    }
+
+    /// A part of a region.
+    ///
+    /// # Safety
+    /// As [`Self::new`].
+    pub(super) unsafe fn part(
+        library: &'static Library,
+        pd: *mut ibv_pd,
+        region: Arc<Region>,
+        bytes: Range<usize>,
+        access: ibv_access_flags,
     ) -> io::Result<Self> {
         region.pin();
-        let base = region.pointer(0, region.len()).as_ptr().cast();
-        let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0.cast_signed();
+        let base = region.pointer(bytes.start, bytes.len()).as_ptr().cast();
         // SAFETY: the region is mapped, and is held until the registration is given back.
-        let mr = unsafe { (library.reg_mr)(pd, base, region.len(), access) };
+        let mr = unsafe { (library.reg_mr)(pd, base, bytes.len(), access.0.cast_signed()) };
         if mr.is_null() {
             let error = io::Error::last_os_error();
-            let bytes = region.len();
+            let bytes = bytes.len();
             let text = format!(
                 "{bytes} bytes of memory cannot be registered with the adapter ({error}); is `ulimit -l` too low?"
             );
@@ -48,6 +65,19 @@ impl Registration {
         // SAFETY: registered, and not given back yet.
         let lkey = unsafe { (*self.mr).lkey };
         inside.then_some(ibv_sge { addr: sge.address, length: sge.length, lkey })
+    }
+}
+
+impl Registration {
+    /// The key under which the peer may reach it, if it was registered for that.
+    pub(super) fn rkey(&self) -> u32 {
+        // SAFETY: registered, and not given back yet.
+        unsafe { (*self.mr).rkey }
+    }
+
+    /// As work that binds a window to it names it.
+    pub(super) const fn handle(&self) -> *mut ibv_mr {
+        self.mr
     }
 }
 

@@ -7,51 +7,53 @@ use rdma_sys::{ibv_qp_init_attr, ibv_qp_type, ibv_sge, rdma_conn_param};
 
 use super::adapter::Adapter;
 use super::connection::{Connection, Full, Link, Outgoing, Phase};
+use super::lending::Lending;
 use super::provider::Ibv;
 use super::queue_pair::{Posted, QueuePair};
 use crate::memory::Memory;
 use crate::verbs::{
-    CmEvent, CmRequest, ConnectParameters, Connections, Event, Limits, QpHandle, Received, Remote, Sge,
-    TargetVerbs, Token, Verbs, Wc, WcStatus,
+    CmEvent, CmRequest, ConnectParameters, Connections, Event, Limits, QpHandle, Received, RejectReason,
+    Remote, Sge, TargetVerbs, Token, Verbs, Wc, WcStatus,
 };
 
 /// Bytes of a response, which an adapter copies as it is posted, if it can.
 const RESPONSE: u32 = 16;
 /// Tries before a peer without receives, or one that does not answer, is given up: as often as there are. Of receives
 /// that are not ready it means for ever.
-const RETRIES: u8 = 7;
+pub(super) const RETRIES: u8 = 7;
 
 impl Ibv {
     fn full(&self, qp: QpHandle) -> &Full {
         match &self.connections[usize::from(qp.0)].phase {
             Phase::Full(full) => full,
-            Phase::Asked { .. } => panic!("the queue pair is not connected yet"),
+            _ => panic!("the queue pair is not connected yet"),
         }
     }
 
     fn full_mut(&mut self, qp: QpHandle) -> &mut Full {
         match &mut self.connections[usize::from(qp.0)].phase {
             Phase::Full(full) => full,
-            Phase::Asked { .. } => panic!("the queue pair is not connected yet"),
+            _ => panic!("the queue pair is not connected yet"),
         }
     }
 
     /// Posts by `act`, if the connection still goes by an adapter, and sees to what is not taken.
-    fn post(
+    pub(super) fn post(
         &mut self,
         qp: QpHandle,
         token: Token,
-        act: impl FnOnce(&mut Link, &mut Adapter, &Memory) -> io::Result<Posted>,
+        act: impl FnOnce(&mut Link, &mut Lending, &mut Adapter, &Memory) -> io::Result<Posted>,
     ) {
         let Self { connections, adapters, memory, .. } = self;
-        let link = match &mut connections[usize::from(qp.0)].phase {
+        let Connection { phase, lending, .. } = &mut connections[usize::from(qp.0)];
+        let link = match phase {
             Phase::Full(full) => full.link.as_mut(),
-            Phase::Asked { .. } => panic!("the queue pair is not connected yet"),
+            _ => panic!("the queue pair is not connected yet"),
         };
         let posted = match link {
             Some(link) => {
                 let adapter = &mut adapters[link.adapter];
-                act(link, adapter, memory)
+                act(link, lending, adapter, memory)
             }
             None => Ok(Posted::Refused),
         };
@@ -80,7 +82,7 @@ impl Ibv {
         };
         let reads = parameters.reads.min(reads.into()).min(adapter.reads_out());
         let limits = Limits { send_queue: parameters.send_queue, reads };
-        let full = furnish(connection, adapter, number, parameters, limits)?;
+        let full = furnish(connection, adapter, number, parameters, limits, TARGET)?;
         connection.phase = Phase::Full(Box::new(full));
         // SAFETY: numbers and pointers, for which zeroes are valid.
         let mut answer: rdma_conn_param = unsafe { zeroed() };
@@ -94,13 +96,27 @@ impl Ibv {
     }
 }
 
+/// What a role posts.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    /// Bytes of a message that an adapter may copy as it is posted.
+    message: u32,
+    /// Pieces of a message.
+    pieces: u32,
+}
+
+pub(super) const TARGET: Shape = Shape { message: RESPONSE, pieces: 1 };
+/// Data may lie behind a command, which then is not copied.
+pub(super) const HOST: Shape = Shape { message: 64, pieces: 2 };
+
 /// What a connection has of its adapter: a queue pair, room for its completions, and receives, which are posted.
-fn furnish(
+pub(super) fn furnish(
     connection: &mut Connection,
     adapter: &mut Adapter,
     number: usize,
     parameters: ConnectParameters,
     limits: Limits,
+    shape: Shape,
 ) -> io::Result<Full> {
     let ConnectParameters { receives: count, receive_size, send_queue, .. } = parameters;
     let receives = adapter.buffers(count, receive_size)?;
@@ -112,9 +128,9 @@ fn furnish(
     wish.qp_type = ibv_qp_type::IBV_QPT_RC;
     wish.cap.max_send_wr = send_queue;
     wish.cap.max_recv_wr = count.into();
-    wish.cap.max_send_sge = 1;
+    wish.cap.max_send_sge = shape.pieces;
     wish.cap.max_recv_sge = 1;
-    let made = adapter.queue_pair(&mut connection.id, wish, RESPONSE).and_then(|(pointer, inline)| {
+    let made = adapter.queue_pair(&mut connection.id, wish, shape.message).and_then(|(pointer, inline)| {
         // SAFETY: just made, and destroyed after this value.
         let queue = unsafe { QueuePair::new(pointer, connection.owner, inline, send_queue as usize) };
         for (buffer, _) in receives.receives.all() {
@@ -122,9 +138,9 @@ fn furnish(
         }
         let slots = u16::try_from(send_queue).unwrap_or(u16::MAX);
         let outgoing = || -> io::Result<Outgoing> {
-            Ok(Outgoing { buffers: adapter.buffers(slots, RESPONSE)?, count: slots.into(), next: 0 })
+            Ok(Outgoing { buffers: adapter.buffers(slots, shape.message)?, count: slots.into(), next: 0 })
         };
-        let outgoing = if inline { None } else { Some(outgoing()?) };
+        let outgoing = if inline && shape.pieces == 1 { None } else { Some(outgoing()?) };
         Ok((queue, outgoing))
     });
     match made {
@@ -174,7 +190,9 @@ impl Verbs for Ibv {
 
 impl TargetVerbs for Ibv {
     fn post_fetch(&mut self, qp: QpHandle, token: Token, from: Remote, into: Sge) {
-        self.post(qp, token, |link, adapter, _| Ok(link.queue.post_fetch(token, from, adapter.piece(into)?)));
+        self.post(qp, token, |link, _, adapter, _| {
+            Ok(link.queue.post_fetch(token, from, adapter.piece(into)?))
+        });
     }
 
     fn post_respond(
@@ -185,7 +203,7 @@ impl TargetVerbs for Ibv {
         response: &[u8; 16],
         invalidate: Option<u32>,
     ) {
-        self.post(qp, token, |link, adapter, memory| {
+        self.post(qp, token, |link, _, adapter, memory| {
             let data = data.map(|(from, to)| adapter.piece(from).map(|piece| (piece, to))).transpose()?;
             let piece = outgoing(link, memory, response);
             Ok(link.queue.post_respond(token, data, piece, invalidate))
@@ -226,11 +244,15 @@ impl Connections for Ibv {
         }
     }
 
-    fn connect(&mut self, _: SocketAddr, _: ConnectParameters, _: &[u8]) -> QpHandle {
-        unreachable!("only a host connects, and no host goes by an adapter yet")
+    fn connect(&mut self, to: SocketAddr, parameters: ConnectParameters, private_data: &[u8]) -> QpHandle {
+        self.dial(to, parameters, private_data.try_into().expect("private data is short"))
     }
 
     fn disconnect(&mut self, qp: QpHandle) {
+        let connection = self.connections.get(usize::from(qp.0));
+        if connection.is_some_and(|connection| matches!(connection.phase, Phase::Dialing(_))) {
+            return self.refuse(qp, RejectReason::Unreachable("given up by ourselves".into()));
+        }
         self.end(qp, "closed by ourselves");
     }
 
@@ -253,7 +275,7 @@ impl Connections for Ibv {
         let Phase::Full(full) = &connection.phase else { panic!("destroyed before it was answered") };
         assert!(full.ended, "destroyed before it was disconnected");
         assert_eq!(full.lent, 0, "destroyed with messages still lent");
-        connection.id.destroy_queue_pair();
+        connection.destroy_queue_pair();
         self.unlink(qp);
         self.connections.remove(usize::from(qp.0));
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::error::Class;
-use crate::attach::{Crc, Registration};
+use crate::attach::{Crc, Provider, Registration};
 use crate::host::{Controller, HostOptions, Namespace};
 use crate::volume::Geometry;
 
@@ -45,6 +45,8 @@ pub(super) struct Specification {
     #[serde(with = "text")]
     pub(super) host_id: Uuid,
     pub(super) crc: Crc,
+    #[serde(default)]
+    pub(super) provider: Provider,
     #[serde(default)]
     pub(super) registration: Registration,
     pub(super) nsid: Option<u32>,

@@ -103,6 +103,7 @@ impl Daemon {
         let options = Box::new(specification.options());
         let attach = AttachOptions {
             crc: specification.crc,
+            provider: specification.provider,
             registration: specification.registration,
             ..AttachOptions::new(specification.options())
         };

@@ -2,7 +2,6 @@
 use std::path::PathBuf;
 
 use super::Finding;
-use super::system::Machine;
 
 /// What carries an adapter's packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,7 +30,7 @@ impl Adapter {
 }
 
 #[cfg(not(feature = "ibv"))]
-pub(super) fn look(_: &Machine, _: &str, findings: &mut Vec<Finding>) -> Option<Adapter> {
+pub(super) fn look(_: &str, findings: &mut Vec<Finding>) -> Option<Adapter> {
     let found = "this program was built without RDMA adapters; software RDMA needs none";
     findings.push(Finding::ok("adapter", found));
     None
@@ -44,14 +43,10 @@ pub(super) use seen::look;
 mod seen {
     use ironside_common::provider::ibv::{self, Absence, Device, DeviceLimits, Port};
 
-    use super::{Adapter, Finding, Layer, Machine};
+    use super::{Adapter, Finding, Layer};
 
     /// The adapter which owns an interface, and what is to be said of it.
-    pub(in super::super) fn look(
-        machine: &Machine,
-        interface: &str,
-        findings: &mut Vec<Finding>,
-    ) -> Option<Adapter> {
+    pub(in super::super) fn look(interface: &str, findings: &mut Vec<Finding>) -> Option<Adapter> {
         let devices = match ibv::devices() {
             Ok(devices) => devices,
             Err(absence) => {
@@ -59,12 +54,7 @@ mod seen {
                 return None;
             }
         };
-        let owns = |device: &&Device| {
-            let by_driver =
-                machine.interface(interface).join("device/infiniband").join(&device.name).exists();
-            by_driver || ports(device).any(|port| port.gids.iter().any(|gid| gid.interface == interface))
-        };
-        let Some(device) = devices.iter().find(owns) else {
+        let Some(device) = devices.iter().find(|device| device.owns(interface)) else {
             let names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
             let found = format!(
                 "none owns {interface} ({} others do not); software RDMA needs none",
@@ -83,10 +73,6 @@ mod seen {
             }
             _ => Finding::ok("adapter", format!("none, and software RDMA needs none ({absence})")),
         }
-    }
-
-    fn ports(device: &Device) -> impl Iterator<Item = &Port> {
-        device.details.iter().flat_map(|(_, ports)| ports)
     }
 
     fn examine(device: &Device, interface: &str, findings: &mut Vec<Finding>) -> Option<Adapter> {

@@ -12,11 +12,11 @@ use serde_json::json;
 
 use self::adapter::Adapter;
 use self::counters::Counters;
-use self::network::Route;
 use self::system::Machine;
 use super::arguments::{Format, Output, Target};
 use super::error::CliError;
 use super::table;
+use crate::attach::{AttachOptions, Provider, Registration, Route};
 
 /// Check the way to a target, and say what to do about what is wrong
 ///
@@ -30,6 +30,12 @@ pub(super) struct Arguments {
     /// The subsystem to connect to; the discovery controller unless given
     #[arg(short = 'n', long, value_name = "NQN")]
     nqn: Option<Nqn>,
+    /// What carries the connection
+    #[arg(long, value_name = "PROVIDER", default_value = "auto")]
+    provider: Provider,
+    /// How buffers are lent to the target
+    #[arg(long, value_name = "WAY", default_value = "auto")]
+    registration: Registration,
     /// How often the target is asked to write
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     count: u16,
@@ -76,13 +82,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let route = Route::find(options.address);
     findings.push(network::check_route(options.address, &route));
     let interface = route.as_ref().ok().map(|route| route.interface.as_str());
-    let adapter = interface.and_then(|interface| adapter::look(&machine, interface, &mut findings));
+    let adapter = interface.and_then(|interface| adapter::look(interface, &mut findings));
     if let Some(interface) = interface {
         findings.extend(network::check_link(&machine, interface, adapter.as_ref()));
     }
     findings.push(system::check_memlock(adapter.is_some()));
     let before = Counters::read(&machine, interface, adapter.as_ref().map(Adapter::place));
-    findings.extend(target::check(options, arguments.target.crc, arguments.count));
+    let Arguments { provider, registration, count, .. } = *arguments;
+    let crc = arguments.target.crc;
+    let attach = AttachOptions { crc, provider, registration, ..AttachOptions::new(options) };
+    findings.extend(target::check(attach, count));
     let after = Counters::read(&machine, interface, adapter.as_ref().map(Adapter::place));
     findings.extend(counters::check(&before, &after, adapter.is_some()));
     print(&findings, arguments.output.output_format);

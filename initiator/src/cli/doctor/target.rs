@@ -3,16 +3,19 @@
 use std::time::Duration;
 
 use super::Finding;
-use crate::attach::{self, AttachOptions, Crc, Description};
+use crate::attach::{self, AttachOptions, Description};
 use crate::cli::error::CliError;
-use crate::host::HostOptions;
 
-pub(super) fn check(options: HostOptions, crc: Crc, count: u16) -> Vec<Finding> {
-    let (address, nqn) = (options.address, options.nqn);
-    let asked = Box::new(options.clone());
-    match attach::probe(AttachOptions { crc, ..AttachOptions::new(options) }, count) {
+pub(super) fn check(options: AttachOptions, count: u16) -> Vec<Finding> {
+    let (address, nqn) = (options.host.address, options.host.nqn);
+    let carrier = match options.provider.by_adapter(address) {
+        Ok(true) => "an RDMA adapter",
+        _ => "software RDMA",
+    };
+    let asked = Box::new(options.host.clone());
+    match attach::probe(options, count) {
         Ok(found) => {
-            let reach = format!("{nqn} at {address} answers; its RDMA Read of our memory works");
+            let reach = format!("{nqn} at {address} answers by {carrier}; its RDMA Read of our memory works");
             vec![Finding::ok("reach", reach), judge_ping(&found)]
         }
         Err(source) => {
