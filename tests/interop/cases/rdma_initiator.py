@@ -9,6 +9,7 @@ def run(lab, cycles=20):
     guest = lab.start_guest(
         """
         roce
+        modprobe -a loop fuse || fail "modules"
         export HOME=/tmp
         kernel_target "$NQN" 10.9.0.1 4420
         step "the doctor"

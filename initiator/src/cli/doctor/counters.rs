@@ -8,8 +8,10 @@ use super::Finding;
 use super::system::Machine;
 
 /// What a name of a counter contains which tells of packets lost or sent again.
-const LOSS: [&str; 11] =
-    ["drop", "discard", "err", "missed", "fifo", "out_of", "retry", "retrans", "timeout", "rnr", "seq"];
+const LOSS: [&str; 12] = [
+    "drop", "discard", "_err", "error", "missed", "fifo", "out_of", "retry", "retrans", "timeout", "rnr",
+    "seq",
+];
 /// What a name of a counter contains which tells of congestion.
 const CONGESTION: [&str; 6] = ["pause", "ecn", "cnp", "inceptkts", "xmit_wait", "pfc"];
 /// Counters named in a finding; there may be hundreds, one for each queue and priority.
@@ -153,6 +155,7 @@ mod tests {
         fs::write(statistics.join("rx_bytes"), "9\n").unwrap();
         fs::write(port.join("hw_counters/np_cnp_sent"), "4\n").unwrap();
         fs::write(port.join("hw_counters/packet_seq_err"), "5\n").unwrap();
+        fs::write(port.join("hw_counters/ack_deferred"), "6\n").unwrap();
         fs::write(machine.proc.join("net/snmp"), "Ip: a\nIp: 1\nTcp: OutSegs RetransSegs\nTcp: 10 6\n")
             .unwrap();
         fs::write(machine.proc.join("net/netstat"), "IpExt: InCEPkts x\nIpExt: 7 8\n").unwrap();

@@ -199,3 +199,69 @@ fn a_completion_names_one_use_of_its_handle() {
     assert!(!Owner::of(&late).is(Owner { generation: OWNER.generation + 1, ..OWNER }));
     assert!(!Owner::of(&late).is(Owner { qp: QpHandle(1), ..OWNER }));
 }
+
+const BINDING: Binding = Binding {
+    window: std::ptr::without_provenance_mut(0x10),
+    region: std::ptr::without_provenance_mut(0x20),
+    sge: Sge { address: 0x3000, length: 512, lkey: 1 },
+    key: 0xABC,
+    access: ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
+};
+
+#[test]
+fn what_lends_a_buffer_and_the_command_are_one_post_of_which_only_the_command_is_signaled() {
+    let (adapter, mut queue_pair) = queue_pair(8);
+    let command = token(Kind::Command, 1);
+    assert_eq!(queue_pair.post_command(command, Some(BINDING), PIECE, None, true), Posted::Taken);
+    assert_eq!(adapter.posts, 1);
+    let opcodes: Vec<_> = adapter.sends.iter().map(|send| (send.1, send.2)).collect();
+    let bind = (ibv_wr_opcode::IBV_WR_BIND_MW, 0);
+    assert_eq!(opcodes, [bind, (ibv_wr_opcode::IBV_WR_SEND, SIGNALED | INLINE)]);
+    // With data behind it a command is not copied.
+    assert_eq!(queue_pair.post_command(command, None, PIECE, Some(PIECE), false), Posted::Taken);
+    assert_eq!((adapter.sends[2].1, adapter.sends[2].2), (ibv_wr_opcode::IBV_WR_SEND, SIGNALED));
+}
+
+#[test]
+fn a_key_is_ended_by_signaled_work_which_names_it() {
+    let (adapter, mut queue_pair) = queue_pair(1);
+    let invalidate = token(Kind::Invalidate, 4);
+    assert_eq!(queue_pair.post_invalidate(invalidate, 0xABC), Posted::Taken);
+    let (_, opcode, flags, key) = adapter.sends[0];
+    assert_eq!((opcode, flags, key), (ibv_wr_opcode::IBV_WR_LOCAL_INV, SIGNALED, 0xABC));
+    assert_eq!(queue_pair.post_invalidate(invalidate, 0xABC), Posted::Refused);
+}
+
+#[test]
+fn a_bind_that_is_taken_without_its_command_completes_for_it() {
+    let (_, mut queue_pair) = queue_pair(1);
+    let command = token(Kind::Command, 1);
+    assert_eq!(queue_pair.post_command(command, Some(BINDING), PIECE, None, true), Posted::Partly);
+    assert_eq!(queue_pair.abandon().collect::<Vec<_>>(), [command]);
+}
+
+#[test]
+fn work_that_binds_names_window_region_range_key_and_right() {
+    let work = bind(BINDING);
+    // SAFETY: of this opcode it is the member that counts.
+    let said = unsafe { work.bind_mw_tso_union.bind_mw };
+    assert_eq!((said.mw.addr(), said.rkey, said.bind_info.mr.addr()), (0x10, 0xABC, 0x20));
+    let range = (said.bind_info.addr, said.bind_info.length);
+    assert_eq!(range, (0x3000, 512));
+    assert_eq!(said.bind_info.mw_access_flags, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0);
+    assert_eq!((work.num_sge, work.send_flags), (0, 0));
+}
+
+#[test]
+fn an_invalidation_is_known_by_either_flag() {
+    for flag in [ibv_wc_flags::IBV_WC_WITH_INV, KERNELS_WITH_INVALIDATE] {
+        // SAFETY: numbers, for which zeroes are valid.
+        let mut message: ibv_wc = unsafe { zeroed() };
+        message.wc_flags = flag.0;
+        message.imm_data_invalidated_rkey_union.invalidated_rkey = 0xBEEF;
+        assert!(matches!(
+            received(&message, 3),
+            Outcome::Received { invalidated: Some(0xBEEF), buffer: 3, .. }
+        ));
+    }
+}
