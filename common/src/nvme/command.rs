@@ -46,6 +46,9 @@ impl Command {
     /// `FLAGS` of every command over fabrics: SGLs, and not fused.
     pub const SGL_FLAGS: u8 = 0x40;
 
+    /// The bits of `flags` which fuse a command with its neighbour.
+    pub const FUSE: u8 = 0b11;
+
     /// A command without data, its other fields zero.
     #[must_use]
     pub fn new(opcode: u8, cid: u16, nsid: u32) -> Self {

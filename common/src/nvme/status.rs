@@ -46,12 +46,15 @@ impl Status {
     pub const INTERNAL: Self = Self::retry(0, 0x06);
     pub const ABORT_REQUESTED: Self = Self::retry(0, 0x07);
     pub const ABORTED_SQ_DELETION: Self = Self::retry(0, 0x08);
+    pub const ABORTED_FAILED_FUSED: Self = Self::retry(0, 0x09);
+    pub const ABORTED_MISSING_FUSED: Self = Self::fatal(0, 0x0A);
     pub const INVALID_NAMESPACE: Self = Self::fatal(0, 0x0B);
     pub const COMMAND_SEQUENCE: Self = Self::fatal(0, 0x0C);
     pub const INVALID_SGL_SEGMENT: Self = Self::fatal(0, 0x0D);
     pub const INVALID_SGL_COUNT: Self = Self::fatal(0, 0x0E);
     pub const DATA_SGL_LENGTH_INVALID: Self = Self::fatal(0, 0x0F);
     pub const SGL_TYPE_INVALID: Self = Self::fatal(0, 0x11);
+    pub const ATOMIC_WRITE_UNIT_EXCEEDED: Self = Self::fatal(0, 0x14);
     pub const OPERATION_DENIED: Self = Self::fatal(0, 0x15);
     pub const SGL_OFFSET_INVALID: Self = Self::fatal(0, 0x16);
     pub const HOST_ID_INCONSISTENT: Self = Self::fatal(0, 0x18);

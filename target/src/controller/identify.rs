@@ -14,6 +14,7 @@ use super::error_log;
 use super::keep_alive::GRANULARITY;
 use super::{Controller, MDTS, Reply, VERSION};
 use crate::catalog::{NSID_MAX, Namespace};
+use crate::qpair::FUSED_MAX;
 
 const MODEL: &str = "Ironside";
 const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
@@ -24,6 +25,12 @@ const CONTROLLER_ATTRIBUTES: u32 = 1 << 0 | 1 << 6;
 /// VWC: a volatile write cache is present; Flush of all namespaces at once is not supported. Present even if
 /// no medium has one now, for one may be added to a connected host: namespaces without say so (CNS 08).
 const VOLATILE_WRITE_CACHE: u8 = 0b101;
+
+/// FUSES: Compare and Write.
+const FUSED_COMPARE_AND_WRITE: zerocopy::little_endian::U16 = zerocopy::little_endian::U16::new(1 << 0);
+
+/// The largest logical block, in which limits common to all namespaces are counted.
+const BLOCK_MAX: u32 = 4096;
 
 /// Smallest and best transfer: file systems and devices work in pages, and merge what is larger.
 const PREFERRED_BYTES: u32 = 4096;
@@ -108,7 +115,9 @@ impl Controller {
             nn: NSID_MAX.into(),
             mnan: NSID_MAX.into(),
             oncs: (Oncs::COMPARE | Oncs::DATASET_MANAGEMENT | Oncs::WRITE_ZEROES | Oncs::VERIFY).into(),
+            fuses: FUSED_COMPARE_AND_WRITE,
             vwc: VOLATILE_WRITE_CACHE,
+            acwu: u16::try_from(FUSED_MAX / BLOCK_MAX - 1).expect("a few blocks").into(),
             ..common
         })
     }

@@ -216,6 +216,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let view = |subsystem: &crate::catalog::Subsystem| -> Rc<[Namespace]> {
             let namespaces = subsystem.namespaces().iter().map(|namespace| Namespace {
                 nsid: namespace.nsid,
+                uuid: namespace.uuid,
                 medium: storage.backend_of(namespace),
                 geometry: Geometry {
                     block_shift: namespace.block_shift,

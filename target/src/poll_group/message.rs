@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ironside_common::nvme::fabrics::{Connect, ConnectData};
 use ironside_common::verbs::QpHandle;
 
+use super::claims::{Claim, ClaimName};
 use crate::catalog::Catalog;
 use crate::controller::Refusal;
 use crate::qpair::SharedCounts;
@@ -64,6 +65,18 @@ pub enum Message {
     Catalog(Arc<Catalog>),
     /// Every reactor has the new version: hosts may be told what changed for them.
     Announce,
+    /// A command of mine wants blocks for itself; you keep the order of such claims on their namespace.
+    Claim(Claim),
+    /// Begin nothing at these blocks, and tell me once nothing is at them.
+    Hold(Claim),
+    /// Your answer to it.
+    Clear(ClaimName),
+    /// All are clear: the blocks are your command's.
+    Granted(ClaimName),
+    /// My command needs them no more.
+    Release(Claim),
+    /// Go on as if they had not been claimed.
+    Resume(ClaimName),
     /// Finish what is under way, then disconnect everyone.
     Drain,
 }

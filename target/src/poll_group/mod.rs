@@ -3,6 +3,7 @@
 //!
 //! A controller lives on the reactor of its admin queue, which its identifier names, so that any reactor
 //! finds the way to it without asking. Its I/O queues may be anywhere.
+mod claims;
 mod connect;
 mod connection;
 mod controllers;
@@ -22,12 +23,14 @@ use ironside_common::memory::{Account, Memory, Pool};
 use ironside_common::time::Time;
 use ironside_common::verbs::{CmEvent, Connections, Event, QpHandle, Sge, TargetVerbs, Token};
 
+pub use self::claims::{Claim, ClaimName};
+use self::claims::{Held, Keeper};
 use self::connection::Connection;
 use self::controllers::Controllers;
 pub use self::message::{HostName, Join, Message, QueueName};
 use crate::backend::{Done, Medium, Operation};
 use crate::catalog::Catalog;
-use crate::qpair::{AdminJob, Context, Fault, Namespace, Qpair, Services};
+use crate::qpair::{AdminJob, Context, Extent, Fault, Namespace, Qpair, Services};
 
 /// How long a connection may go without a Connect, and a drain may take.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
@@ -69,6 +72,10 @@ pub struct Unanswered {
 struct Desk<B> {
     storage: B,
     jobs: VecDeque<AdminJob>,
+    /// Blocks a queue pair wants for a command, or needs no more.
+    claims: VecDeque<(Token, Extent, bool)>,
+    /// Claims, of whichever reactor, which hold back commands here.
+    held: Vec<Held>,
 }
 
 impl<B: Storage> Medium for Desk<B> {
@@ -89,6 +96,22 @@ impl<B: Storage> Services for Desk<B> {
     fn admin(&mut self, job: AdminJob) {
         self.jobs.push_back(job);
     }
+
+    fn claim(&mut self, token: Token, extent: Extent) {
+        self.claims.push_back((token, extent, true));
+    }
+
+    fn release(&mut self, token: Token, extent: Extent) {
+        self.claims.push_back((token, extent, false));
+    }
+
+    fn has_claims(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    fn is_claimed(&self, extent: &Extent) -> bool {
+        self.held.iter().any(|held| held.overlaps(extent))
+    }
 }
 
 /// One reactor's share of the target, over provider `V` and backends `B`.
@@ -96,6 +119,7 @@ pub struct PollGroup<V, B> {
     settings: Settings,
     verbs: V,
     desk: Desk<B>,
+    keeper: Keeper,
     pool: Rc<Pool>,
     memory: Rc<Memory>,
     catalog: Arc<Catalog>,
@@ -134,7 +158,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let mut group = Self {
             settings,
             verbs,
-            desk: Desk { storage, jobs: VecDeque::new() },
+            desk: Desk { storage, jobs: VecDeque::new(), claims: VecDeque::new(), held: Vec::new() },
+            keeper: Keeper::default(),
             pool,
             memory,
             catalog: Arc::clone(&catalog),
@@ -173,6 +198,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             busy = true;
             self.on_admin(now, job);
         }
+        busy |= self.check_claims();
         busy |= self.check_quiescing();
         if now >= self.next_check || self.draining.is_some() {
             busy |= self.check_deadlines(now);
@@ -252,6 +278,12 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             Message::Catalog(catalog) => self.on_catalog(catalog),
             Message::Announce => self.announce(now),
             Message::Drain => self.drain(now),
+            Message::Claim(claim) => self.on_claim(claim),
+            Message::Hold(claim) => self.on_hold(claim),
+            Message::Clear(name) => self.on_clear(name),
+            Message::Granted(name) => self.on_granted(now, name),
+            Message::Release(claim) => self.on_release(claim),
+            Message::Resume(name) => self.on_resume(now, name),
         }
     }
 
@@ -305,6 +337,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             let (reactor, generation) = (self.settings.reactor, connection.generation);
             self.waiting.push_back(QueueName { reactor, qp, generation });
         }
+        let generation = connection.generation;
+        self.pass_claims_on(qp, generation);
         self.settle(now, qp);
         left
     }

@@ -4,12 +4,12 @@ use std::rc::Rc;
 
 use ironside_common::memory::{Account, Lease, Memory, Pool};
 use ironside_common::nvme::io::Geometry;
-use ironside_common::nvme::{DataPointer, Status, io};
-use ironside_common::verbs::{Kind, Remote, Sge, TargetVerbs, Token, Verbs};
+use ironside_common::nvme::{Command, DataPointer, Status, io};
+use ironside_common::verbs::{Kind, Received, Remote, Sge, TargetVerbs, Token, Verbs};
 
 use super::phase::{Active, Execution, Phase, Reply, Work};
 use super::{AdminJob, AdminReply, Context, Qpair, Services};
-use crate::backend::{Done, Medium, Operation};
+use crate::backend::{Done, Operation};
 
 /// Buffers a command needs before it can go on, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,10 @@ impl Need {
 
 /// `None` if the command needs no buffer at all.
 pub(super) fn need(active: &Active) -> Option<Need> {
+    if let (Some(_), Work::Io(namespace, io::Request::Compare { blocks, .. })) = (active.second, &active.work)
+    {
+        return Some(Need { data: Some(3 * namespace.bytes(*blocks)), scratch: None });
+    }
     let data = match active.pointer {
         DataPointer::Keyed { length: length @ 1.., .. } => Some(length),
         _ => None,
@@ -53,7 +57,10 @@ pub(super) fn need(active: &Active) -> Option<Need> {
 }
 
 /// What a Read can send from where it lies.
-pub(super) fn in_place(active: &Active, medium: &impl Medium) -> Option<(Sge, Remote)> {
+pub(super) fn in_place(active: &Active, medium: &impl Services) -> Option<(Sge, Remote)> {
+    if is_fenced(active, medium) {
+        return None;
+    }
     let Work::Io(namespace, io::Request::Read { lba, blocks, .. }) = &active.work else { return None };
     let offset = namespace.geometry.bytes(*lba);
     Some((medium.in_place(namespace.medium, offset, namespace.bytes(*blocks))?, active.remote()?))
@@ -74,6 +81,13 @@ impl Qpair {
         slot: u16,
         execution: Execution,
     ) {
+        if let Some(second) = execution.active.second {
+            return self.execute_fused(cx, slot, second, execution);
+        }
+        if execution.step == 0 && is_fenced(&execution.active, cx.services) {
+            self.enter(slot, Phase::Fenced(execution));
+            return self.fenced.push_back(slot);
+        }
         let token = self.token(Kind::Medium, slot);
         match next(&execution, token, cx.verbs, cx.memory) {
             Next::Admin(job) => {
@@ -95,6 +109,9 @@ impl Qpair {
             unreachable!("the medium answered a command which did not ask");
         };
         if self.fault.is_some() {
+            if execution.active.second.is_some() {
+                self.release_claim(cx, slot, &execution.active);
+            }
             return self.release(cx.verbs, slot, execution.active.message);
         }
         match done.result {
@@ -102,7 +119,10 @@ impl Qpair {
                 execution.step += 1;
                 self.execute(cx, slot, execution);
             }
-            Err(error) => self.finish(cx, slot, execution, error.into()),
+            Err(error) => match execution.active.second {
+                Some(second) => self.fail_fused(cx, (slot, second), execution, error.into()),
+                None => self.finish(cx, slot, execution, error.into()),
+            },
         }
         self.advance(cx);
     }
@@ -177,7 +197,7 @@ impl Qpair {
     ) {
         self.counts.answered(&active.work, active.cid, status);
         let invalidate = active.pointer.key_to_invalidate();
-        let in_place = active.medium().filter(|_| data.is_some() && lease.is_none());
+        let in_place = active.medium().zip(active.extent()).filter(|_| data.is_some() && lease.is_none());
         if let Some(received) = active.message {
             cx.verbs.repost(received);
         }
@@ -251,8 +271,19 @@ fn deallocation(
     }))
 }
 
+/// Whether somebody else has claimed blocks of this command.
+pub(super) fn is_fenced(active: &Active, services: &impl Services) -> bool {
+    services.has_claims() && active.extent().is_some_and(|extent| services.is_claimed(&extent))
+}
+
+/// Data of a command within its capsule.
+pub(super) fn in_capsule(verbs: &impl Verbs, message: &Received, offset: u32, length: u32) -> Sge {
+    let start = u32::try_from(Command::SIZE).expect("64 bytes");
+    verbs.message_sge(message, start).slice(offset, length)
+}
+
 /// Whether two pieces of memory hold the same bytes.
-fn equal(memory: &Memory, a: Sge, b: Sge) -> bool {
+pub(super) fn equal(memory: &Memory, a: Sge, b: Sge) -> bool {
     const PART: u32 = 4096;
     let (mut left, mut right) = ([0; PART as usize], [0; PART as usize]);
     a.length == b.length

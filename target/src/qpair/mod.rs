@@ -12,8 +12,10 @@
 //! Receives and commands are counted apart: the next capsule can arrive on a receive already posted again
 //! while the old response has not left. Waiting is fair: one queue for each scarce thing, and a write which
 //! waits for a read credit does not hold back reads.
+mod admit;
 mod counts;
 mod execute;
+mod fused;
 mod phase;
 #[cfg(test)]
 mod tests;
@@ -24,18 +26,22 @@ use std::rc::Rc;
 
 use ironside_common::memory::{Account, Memory, Pool};
 use ironside_common::nvme::io::Geometry;
-use ironside_common::nvme::{Command, Completion, DataPointer, Status, admin, io};
+use ironside_common::nvme::{Command, Completion, Status};
 use ironside_common::verbs::{Kind, QpHandle, Received, Sge, TargetVerbs, Token, Wc, WcStatus};
+use uuid::Uuid;
 
 pub use self::counts::{Counts, Failure, SharedCounts};
-pub use self::phase::Fault;
+pub use self::fused::FUSED_MAX;
+use self::fused::Pairing;
 use self::phase::{Active, Execution, Phase, Reply, Slot, Work};
+pub use self::phase::{Extent, Fault};
 use crate::backend::Medium;
 
 /// A namespace as the data path sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Namespace {
     pub nsid: u32,
+    pub uuid: Uuid,
     /// Its number among the reactor's backends.
     pub medium: usize,
     pub geometry: Geometry,
@@ -54,6 +60,18 @@ pub trait Services: Medium {
     /// An admin or Fabrics command: `data` is what the host sent, or room for the answer. The answer comes
     /// by [`Qpair::on_admin_done`] or [`Qpair::hold`].
     fn admin(&mut self, job: AdminJob);
+
+    /// Asks for blocks to be this command's alone: [`Qpair::on_claimed`], once no other is at them on any reactor.
+    fn claim(&mut self, token: Token, extent: Extent);
+
+    /// The command needs its blocks no more, or not at all.
+    fn release(&mut self, token: Token, extent: Extent);
+
+    /// Whether any blocks are claimed, by whomever.
+    fn has_claims(&self) -> bool;
+
+    /// Whether some of these blocks are claimed.
+    fn is_claimed(&self, extent: &Extent) -> bool;
 }
 
 /// An admin or Fabrics command on its way to a controller.
@@ -108,6 +126,10 @@ pub struct Qpair {
     await_buffer: VecDeque<u16>,
     await_fetch: VecDeque<u16>,
     await_send: VecDeque<u16>,
+    await_fused: VecDeque<u16>,
+    /// Commands whose blocks others have claimed.
+    fenced: VecDeque<u16>,
+    pairing: Pairing,
     /// What it holds of the shared pool.
     account: Rc<Account>,
     /// Which of the two queues for a buffer is served first next time.
@@ -137,6 +159,9 @@ impl Qpair {
             await_buffer: queue(),
             await_fetch: queue(),
             await_send: queue(),
+            await_fused: queue(),
+            fenced: queue(),
+            pairing: Pairing::None,
             account,
             writes_first: false,
             fault: None,
@@ -206,13 +231,22 @@ impl Qpair {
         self.await_buffer.clear();
         self.await_fetch.clear();
         self.await_send.clear();
+        self.await_fused.clear();
+        self.fenced.clear();
+        self.pairing = Pairing::None;
         // What merely waits is let go now. What the device or the kernel may still touch stays leased until
         // its own completion.
         for slot in 0..self.slots.len() {
             let slot = u16::try_from(slot).expect("slots are counted by a u16");
             match self.leave(slot) {
-                Phase::AwaitBuffer(active) | Phase::Held(active) => {
-                    self.release(cx.verbs, slot, active.message);
+                Phase::AwaitBuffer(active)
+                | Phase::AwaitSecond(active)
+                | Phase::Second(active)
+                | Phase::Held(active) => self.release(cx.verbs, slot, active.message),
+                Phase::Fenced(execution) => self.release(cx.verbs, slot, execution.active.message),
+                Phase::Claiming(execution) => {
+                    self.release_claim(cx, slot, &execution.active);
+                    self.release(cx.verbs, slot, execution.active.message);
                 }
                 Phase::AwaitSend(_) => self.release(cx.verbs, slot, None),
                 Phase::Free => {}
@@ -251,7 +285,17 @@ impl Qpair {
 
     /// True while a command waits for a buffer of the shared pool.
     pub fn waits_for_buffer(&self) -> bool {
-        !self.await_buffer.is_empty() || !self.await_fetch.is_empty()
+        !self.await_buffer.is_empty() || !self.await_fetch.is_empty() || !self.await_fused.is_empty()
+    }
+
+    /// True while a command waits for blocks which others have claimed.
+    pub fn is_fenced(&self) -> bool {
+        !self.fenced.is_empty()
+    }
+
+    /// Whether a medium is at work on some of these blocks for a command of this queue.
+    pub fn is_at(&self, extent: &Extent) -> bool {
+        self.slots.iter().any(|slot| slot.phase.is_at(extent))
     }
 
     /// The namespace of each command which a medium has been asked and has not answered.
@@ -301,93 +345,19 @@ impl Qpair {
             self.start_reads(cx);
             self.start_fetches(cx);
         }
+        self.start_fused(cx);
         self.writes_first = !self.writes_first;
         self.respond(cx.verbs);
     }
 
-    /// Step 1. Check the command whole: nothing later can find it malformed.
-    fn admit<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>) {
-        while !self.incoming.is_empty() && !self.stopped {
-            let Some(slot) = self.free.pop() else { return };
-            let received = self.incoming.pop_front().expect("just seen");
-            self.counts.commands += 1;
-            self.slots[usize::from(slot)].number = self.counts.commands;
-            let command = Command::from_capsule(cx.verbs.message(&received)).expect("its length was checked");
-            let data_length = received.length - u32::try_from(Command::SIZE).expect("64");
-            let cid = command.cid.get();
-            let pointer = match DataPointer::parse(&command, data_length) {
-                Ok(pointer) => pointer,
-                Err(status) => {
-                    cx.verbs.repost(received);
-                    self.refuse(slot, &command, None, status);
-                    continue;
-                }
-            };
-            match self.classify(&command, pointer, cx.pool.largest()) {
-                Ok(work) => self.accept(cx, slot, received, cid, pointer, work),
-                Err(status) => {
-                    cx.verbs.repost(received);
-                    self.refuse(slot, &command, pointer.key_to_invalidate(), status);
-                }
-            }
+    /// Blocks which others had claimed may be free.
+    pub fn on_released<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>) {
+        for _ in 0..self.fenced.len() {
+            let slot = self.fenced.pop_front().expect("just counted");
+            let Phase::Fenced(execution) = self.leave(slot) else { unreachable!("it waits for blocks") };
+            self.execute(cx, slot, execution);
         }
-    }
-
-    fn classify(&self, command: &Command, pointer: DataPointer, longest: u32) -> Result<Work, Status> {
-        if pointer.length() > longest {
-            // More than MDTS (NVM Express base specification, Identify Controller).
-            return Err(Status::INVALID_FIELD);
-        }
-        if matches!(pointer, DataPointer::InCapsule { .. }) && !command.is_from_host() {
-            return Err(Status::INVALID_FIELD);
-        }
-        match &self.role {
-            Role::Io(namespaces) if !command.is_fabrics() => {
-                let nsid = command.nsid.get();
-                let found = namespaces.binary_search_by_key(&nsid, |namespace| namespace.nsid);
-                let namespace = namespaces[found.map_err(|_| Status::INVALID_NAMESPACE)?];
-                let request = io::Request::parse(command, &namespace.geometry)?;
-                request.transfer(&namespace.geometry).check(pointer)?;
-                if namespace.read_only && request.changes_medium() {
-                    return Err(Status::NAMESPACE_WRITE_PROTECTED);
-                }
-                Ok(Work::Io(namespace, request))
-            }
-            _ => {
-                admin::transfer(command)?.check(pointer)?;
-                Ok(Work::Admin(*command))
-            }
-        }
-    }
-
-    /// Step 2. The command holds a slot. Its receive goes back at once, unless its data lies in it.
-    fn accept<V: TargetVerbs, S: Services>(
-        &mut self,
-        cx: &mut Context<'_, V, S>,
-        slot: u16,
-        received: Received,
-        cid: u16,
-        pointer: DataPointer,
-        work: Work,
-    ) {
-        let message = if matches!(pointer, DataPointer::InCapsule { .. }) {
-            Some(received)
-        } else {
-            cx.verbs.repost(received);
-            None
-        };
-        let active = Active { cid, pointer, work, message };
-        if active.fetch_length().is_some() {
-            self.enter(slot, Phase::AwaitBuffer(active));
-            self.await_fetch.push_back(slot);
-        } else if let Some(data) = execute::in_place(&active, cx.services) {
-            self.answer(cx, slot, active, (Status::SUCCESS, 0), Some(data), None);
-        } else if execute::need(&active).is_none() {
-            self.execute(cx, slot, Execution { active, data: None, scratch: None, step: 0 });
-        } else {
-            self.enter(slot, Phase::AwaitBuffer(active));
-            self.await_buffer.push_back(slot);
-        }
+        self.advance(cx);
     }
 
     /// Step 3, reads and commands with room of their own. A buffer is free: on to the medium.

@@ -3,6 +3,8 @@ use ironside_common::memory::Lease;
 use ironside_common::nvme::{Command, DataPointer, Status, io};
 use ironside_common::verbs::{Received, Remote, Sge, Verbs};
 
+use uuid::Uuid;
+
 use crate::qpair::Namespace;
 
 /// One command slot. The generation tells this use of it from the one before, in tokens still on their way.
@@ -19,10 +21,19 @@ impl Slot {
     pub(super) fn changing(&self) -> Option<&Active> {
         let active = match &self.phase {
             Phase::AwaitBuffer(active) => active,
-            Phase::Fetching(execution) | Phase::Executing(execution) => &execution.active,
-            Phase::Free | Phase::Held(_) | Phase::AwaitSend(_) | Phase::Responding(_) => return None,
+            Phase::Fetching(execution)
+            | Phase::Executing(execution)
+            | Phase::Claiming(execution)
+            | Phase::Fenced(execution) => &execution.active,
+            Phase::Second(active) => active,
+            Phase::Free
+            | Phase::AwaitSecond(_)
+            | Phase::Held(_)
+            | Phase::AwaitSend(_)
+            | Phase::Responding(_) => return None,
         };
-        matches!(&active.work, Work::Io(_, request) if request.changes_medium()).then_some(active)
+        let changes = matches!(&active.work, Work::Io(_, request) if request.changes_medium());
+        (changes || active.second.is_some()).then_some(active)
     }
 }
 
@@ -30,10 +41,18 @@ impl Slot {
 pub(super) enum Phase {
     #[default]
     Free,
+    /// The first of two fused commands, until the second comes.
+    AwaitSecond(Active),
+    /// The second of them, until both are answered: the first does its work.
+    Second(Active),
     /// Needs a buffer; a write needs a read credit and a send credit with it.
     AwaitBuffer(Active),
     /// An RDMA Read brings the host's data.
     Fetching(Execution),
+    /// Two fused commands wait until their blocks are theirs alone.
+    Claiming(Execution),
+    /// Waits until blocks are free which others have claimed.
+    Fenced(Execution),
     /// The medium or a controller is at work.
     Executing(Execution),
     /// An asynchronous event request, until there is an event.
@@ -48,11 +67,42 @@ impl Phase {
     /// The medium this command still needs, by its number.
     pub(super) fn medium(&self) -> Option<usize> {
         match self {
-            Self::AwaitBuffer(active) | Self::Held(active) => active.medium(),
-            Self::Fetching(execution) | Self::Executing(execution) => execution.active.medium(),
-            Self::AwaitSend(reply) | Self::Responding(reply) => reply.in_place,
+            Self::AwaitBuffer(active)
+            | Self::AwaitSecond(active)
+            | Self::Second(active)
+            | Self::Held(active) => active.medium(),
+            Self::Fetching(execution)
+            | Self::Claiming(execution)
+            | Self::Fenced(execution)
+            | Self::Executing(execution) => execution.active.medium(),
+            Self::AwaitSend(reply) | Self::Responding(reply) => reply.in_place.map(|(medium, _)| medium),
             Self::Free => None,
         }
+    }
+
+    /// Whether the medium is at work on some of these blocks, or they are being sent from where they lie.
+    pub(super) fn is_at(&self, extent: &Extent) -> bool {
+        let at = match self {
+            Self::Executing(execution) => execution.active.extent(),
+            Self::AwaitSend(reply) | Self::Responding(reply) => reply.in_place.map(|(_, extent)| extent),
+            _ => None,
+        };
+        at.is_some_and(|at| at.overlaps(extent))
+    }
+}
+
+/// Bytes of a namespace, which all reactors know by its UUID.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Extent {
+    pub namespace: Uuid,
+    pub start: u64,
+    pub end: u64,
+}
+
+impl Extent {
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.namespace == other.namespace && self.start < other.end && other.start < self.end
     }
 }
 
@@ -64,6 +114,8 @@ pub(super) struct Active {
     pub(super) work: Work,
     /// The receive buffer, while the data in it is still needed.
     pub(super) message: Option<Received>,
+    /// The slot of the command fused with this one, if that is the second of two.
+    pub(super) second: Option<u16>,
 }
 
 impl Active {
@@ -73,6 +125,24 @@ impl Active {
             Work::Io(namespace, _) => Some(namespace.medium),
             Work::Admin(_) => None,
         }
+    }
+
+    /// The blocks an I/O command is about; all of them where only its data will tell.
+    pub(super) fn extent(&self) -> Option<Extent> {
+        let Work::Io(namespace, request) = &self.work else { return None };
+        let (start, end) = match *request {
+            io::Request::Read { lba, blocks, .. }
+            | io::Request::Write { lba, blocks, .. }
+            | io::Request::Compare { lba, blocks, .. }
+            | io::Request::Verify { lba, blocks, .. }
+            | io::Request::WriteZeroes { lba, blocks, .. } => {
+                let bytes = |lba| namespace.geometry.bytes(lba);
+                (bytes(lba), bytes(lba + u64::from(blocks)))
+            }
+            io::Request::DatasetManagement { .. } => (0, u64::MAX),
+            io::Request::Flush | io::Request::Unknown(_) => return None,
+        };
+        Some(Extent { namespace: namespace.uuid, start, end })
     }
 
     /// The host's memory for this command's data, if it is not in the capsule.
@@ -126,8 +196,7 @@ impl Execution {
         match (&self.data, &self.active.message, self.active.pointer) {
             (Some(lease), ..) => Some(lease.sge()),
             (None, Some(message), DataPointer::InCapsule { offset, length }) => {
-                let start = u32::try_from(Command::SIZE).expect("64 bytes");
-                Some(verbs.message_sge(message, start).slice(offset, length))
+                Some(super::execute::in_capsule(verbs, message, offset, length))
             }
             _ => None,
         }
@@ -142,8 +211,8 @@ pub(super) struct Reply {
     pub(super) data: Option<(Sge, Remote)>,
     /// Keeps the memory of `data` until it is sent; never read.
     pub(super) _lease: Option<Lease>,
-    /// The medium whose own memory `data` is, by its number.
-    pub(super) in_place: Option<usize>,
+    /// The medium whose own memory `data` is, by its number, and where in it.
+    pub(super) in_place: Option<(usize, Extent)>,
     pub(super) invalidate: Option<u32>,
 }
 

@@ -3,6 +3,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use ironside_common::memory::{Region, SizeClass};
+use ironside_common::nvme::DataPointer;
+use ironside_common::nvme::io::{self, Geometry};
 use ironside_common::provider::sim::{Choices, Network, Prng, SimProvider};
 use ironside_common::verbs::{
     Access, CmEvent, ConnectParameters, Connections, Event, Exposure, HostVerbs, Verbs,
@@ -21,6 +23,20 @@ struct Disk {
     bytes: Vec<u8>,
     busy: Vec<(Token, Operation)>,
     admin: VecDeque<AdminJob>,
+    /// What pairs have claimed.
+    claims: Vec<Claim>,
+    /// A claim was given back: who was held back may go on.
+    released: bool,
+}
+
+/// Blocks a pair has asked for.
+struct Claim {
+    token: Token,
+    extent: Extent,
+    held: bool,
+    granted: bool,
+    /// What the blocks held when the pair read them.
+    read: Option<Vec<u8>>,
 }
 
 impl Disk {
@@ -29,6 +45,7 @@ impl Disk {
         if fails {
             return Done { token, result: Err(BlockError::Read(libc::EIO)) };
         }
+        self.check_pair(token, &operation);
         let range = |offset: u64, length: u64| offset as usize..(offset + length) as usize;
         match operation {
             Operation::Read { offset, into } => {
@@ -46,9 +63,47 @@ impl Disk {
     }
 }
 
+impl Disk {
+    /// Nothing comes upon blocks which are a pair's alone, but the pair.
+    fn check_claims(&self, token: Token, operation: &Operation) {
+        let Some((start, length)) = operation.range() else { return };
+        let extent = Extent { namespace: Uuid::from_u128(1), start, end: start + length };
+        let others = self.claims.iter().filter(|claim| claim.granted && claim.token != token);
+        for claim in others {
+            assert!(!claim.extent.overlaps(&extent), "{operation:?} comes upon claimed blocks");
+        }
+    }
+
+    /// A pair writes what it has read the moment before.
+    fn check_pair(&mut self, token: Token, operation: &Operation) {
+        let Some(claim) = self.claims.iter_mut().find(|claim| claim.token == token) else { return };
+        let now = self.bytes[claim.extent.start as usize..claim.extent.end as usize].to_vec();
+        match operation {
+            Operation::Read { .. } => claim.read = Some(now),
+            Operation::Write { .. } => assert_eq!(claim.read.as_ref(), Some(&now), "the blocks have changed"),
+            other => panic!("a pair does no {other:?}"),
+        }
+    }
+
+    /// Goes on with a claim; gives the slot of one whose blocks are now its alone.
+    fn grant(&mut self, qpair: &Qpair) -> Option<u16> {
+        let is_free =
+            |extent: &Extent| !self.claims.iter().any(|one| one.held && one.extent.overlaps(extent));
+        if let Some(index) = self.claims.iter().position(|claim| !claim.held && is_free(&claim.extent)) {
+            self.claims[index].held = true;
+            return None;
+        }
+        let ready = |claim: &&mut Claim| claim.held && !claim.granted && !qpair.is_at(&claim.extent);
+        let claim = self.claims.iter_mut().find(ready)?;
+        claim.granted = true;
+        Some(claim.token.slot)
+    }
+}
+
 impl Medium for Disk {
     fn submit(&mut self, token: Token, namespace: usize, operation: Operation) {
         assert_eq!(namespace, 3);
+        self.check_claims(token, &operation);
         self.busy.push((token, operation));
     }
 
@@ -64,6 +119,24 @@ impl Medium for Disk {
 impl Services for Disk {
     fn admin(&mut self, job: AdminJob) {
         self.admin.push_back(job);
+    }
+
+    fn claim(&mut self, token: Token, extent: Extent) {
+        self.claims.push(Claim { token, extent, held: false, granted: false, read: None });
+    }
+
+    fn release(&mut self, token: Token, _: Extent) {
+        let index = self.claims.iter().position(|claim| claim.token == token);
+        self.claims.swap_remove(index.expect("what is released was claimed"));
+        self.released = true;
+    }
+
+    fn has_claims(&self) -> bool {
+        self.claims.iter().any(|claim| claim.held)
+    }
+
+    fn is_claimed(&self, extent: &Extent) -> bool {
+        self.claims.iter().any(|claim| claim.held && claim.extent.overlaps(extent))
     }
 }
 
@@ -92,6 +165,8 @@ struct World {
     outstanding: BTreeMap<u16, Outstanding>,
     sent: u16,
     host_sends: u32,
+    /// First commands whose second was sent behind them, or was not.
+    firsts: BTreeMap<u16, bool>,
     statuses: BTreeMap<u16, Status>,
     disconnected: bool,
 }
@@ -121,10 +196,18 @@ impl World {
         let pool = Pool::new(&memory, &classes).unwrap();
         let mut qpair = Qpair::new(&target, qp, depth, pool.account(None));
         let geometry = Geometry { block_shift: SHIFT, blocks: BLOCKS, transfer_max: 4096 };
-        let namespace = Namespace { nsid: 1, medium: 3, geometry, read_only: false };
+        let namespace =
+            Namespace { nsid: 1, uuid: Uuid::from_u128(1), medium: 3, geometry, read_only: false };
         qpair.connected(Role::Io(Rc::new([namespace])), 1, Some(depth + 1));
         let bytes = vec![0; (BLOCKS << SHIFT) as usize];
-        let disk = Disk { memory: Rc::clone(&memory), bytes, busy: Vec::new(), admin: VecDeque::new() };
+        let disk = Disk {
+            memory: Rc::clone(&memory),
+            bytes,
+            busy: Vec::new(),
+            admin: VecDeque::new(),
+            claims: Vec::new(),
+            released: false,
+        };
         let fails = prng.below(30);
         Self {
             prng,
@@ -144,6 +227,7 @@ impl World {
             outstanding: BTreeMap::new(),
             sent: 0,
             host_sends: 0,
+            firsts: BTreeMap::new(),
             statuses: BTreeMap::new(),
             disconnected: false,
         }
@@ -176,6 +260,24 @@ impl World {
     /// The host sends one more command, in the capsule or with its memory exposed.
     fn host_sends(&mut self) {
         let request = self.request();
+        self.host_sends_one(request, 0);
+    }
+
+    /// The host sends a Compare and a Write, fused; now and then the second is missing.
+    fn host_sends_pair(&mut self) {
+        let (lba, blocks) = (u64::from(self.prng.below(BLOCKS as u32 + 1)), 1 + self.prng.below(2));
+        // A first command at the very end would wait for ever.
+        let is_whole = self.prng.chance(90) || self.sent + 2 >= COMMANDS;
+        self.firsts.insert(self.sent, is_whole);
+        self.host_sends_one(io::Request::Compare { lba, blocks, fua: false }, 1);
+        let (request, fuse) = match is_whole {
+            true => (io::Request::Write { lba, blocks, fua: false }, 2),
+            false => (self.request(), 0),
+        };
+        self.host_sends_one(request, fuse);
+    }
+
+    fn host_sends_one(&mut self, request: io::Request, fuse: u8) {
         let cid = self.sent;
         let (access, length) = match request {
             io::Request::Read { blocks, .. } => (Access::RemoteWrite, blocks << SHIFT),
@@ -194,6 +296,11 @@ impl World {
                     chunk[8] = lba;
                 }
             }
+            // Mostly what the disk holds at this moment.
+            io::Request::Compare { lba, .. } if fuse == 1 && lba + 2 <= BLOCKS && self.prng.chance(80) => {
+                let at = (lba << SHIFT) as usize;
+                bytes.copy_from_slice(&self.disk.bytes[at..at + length as usize]);
+            }
             _ => bytes.fill(cid as u8 + 1),
         }
         self.host_memory.write(sge, &bytes);
@@ -209,7 +316,9 @@ impl World {
         } else {
             DataPointer::None
         };
-        let command = request.to_command(cid, 1).with_data(pointer).to_bytes();
+        let mut command = request.to_command(cid, 1).with_data(pointer);
+        command.flags |= fuse;
+        let command = command.to_bytes();
         let token = Token { kind: Kind::Command, generation: 0, qpair: 0, slot: cid };
         self.host.post_command(self.host_qp, token, &command, in_capsule.then_some(sge), exposure);
         self.outstanding.insert(cid, Outstanding { request, exposure, answered: false });
@@ -268,6 +377,24 @@ impl World {
         }
     }
 
+    /// Both of a pair succeed, or nothing was written and both say why.
+    fn check_pairs(&self) {
+        for (&first, &is_whole) in &self.firsts {
+            let one = self.statuses[&first];
+            if !is_whole {
+                assert!(one.is(Status::ABORTED_MISSING_FUSED) || one.is(Status::LBA_OUT_OF_RANGE), "{one}");
+                continue;
+            }
+            let other = self.statuses[&(first + 1)];
+            let explained = match (one.is_success(), other.is_success()) {
+                (true, both) => both || other.is(Status::WRITE_FAULT) || other.is(Status::UNRECOVERED_READ),
+                (false, true) => false,
+                (false, false) => other.is(Status::ABORTED_FAILED_FUSED) || other.is(one),
+            };
+            assert!(explained, "{one}, {other}");
+        }
+    }
+
     /// Unanswered commands; the host may have so many outstanding as it has receives.
     fn in_flight(&self) -> usize {
         self.outstanding.values().filter(|outstanding| !outstanding.answered).count()
@@ -275,9 +402,23 @@ impl World {
 
     fn run(mut self, breaks: bool) -> bool {
         for _ in 0..20_000 {
-            match self.prng.below(6) {
+            if mem::take(&mut self.disk.released) {
+                self.with(|qpair, cx| qpair.on_released(cx));
+            }
+            match self.prng.below(8) {
                 0 if self.sent < COMMANDS && self.in_flight() < self.depth.into() && !self.disconnected => {
                     self.host_sends();
+                }
+                6 if self.sent + 1 < COMMANDS
+                    && self.in_flight() + 1 < self.depth.into()
+                    && !self.disconnected =>
+                {
+                    self.host_sends_pair();
+                }
+                7 => {
+                    if let Some(slot) = self.disk.grant(&self.qpair) {
+                        self.with(|qpair, cx| qpair.on_claimed(cx, slot));
+                    }
                 }
                 1 => drop(self.network.step(&mut self.prng)),
                 2 if !self.disk.busy.is_empty() => {
@@ -312,6 +453,8 @@ impl World {
             self.target.destroy(handle);
         } else {
             assert_eq!(self.statuses.len(), usize::from(COMMANDS), "a command was not answered");
+            assert!(self.disk.claims.is_empty(), "a claim leaked");
+            self.check_pairs();
             assert_eq!(self.qpair.send_credits(), self.send_queue, "a send credit leaked");
             assert_eq!(self.qpair.read_credits(), self.reads, "a read credit leaked");
             assert_eq!(self.qpair.free.len(), usize::from(self.depth), "a slot leaked");

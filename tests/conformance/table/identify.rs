@@ -274,7 +274,9 @@ fn nothing_which_is_not_there() {
 fn optional_commands() {
     let data = controller();
     assert_eq!(le(&data, 520, 2), 0b1000_1101);
-    assert_eq!(le(&data, 522, 2), 0);
+    assert_eq!(le(&data, 522, 2), 1);
+    // ACWU: four blocks of 4 KiB, 0's based.
+    assert_eq!(le(&data, 532, 2), 3);
     assert_eq!(data[525], 0b101, "a cache, and no Flush of all namespaces at once");
 }
 

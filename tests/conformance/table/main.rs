@@ -6,6 +6,7 @@ mod capsule;
 mod connection;
 mod discovery;
 mod fabrics;
+mod fused;
 mod host;
 mod host_io;
 mod identify;
