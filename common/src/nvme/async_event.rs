@@ -7,7 +7,7 @@ use super::log_page::LogPageId;
 /// DW0 of the answer: what happened, and which log page says more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AsyncEvent {
-    /// 0 an error, 1 health, 2 a notice.
+    /// 0 an error, 1 health, 2 a notice, 6 of an I/O command set.
     pub event_type: u8,
     pub information: u8,
     pub log_page: LogPageId,
@@ -17,6 +17,9 @@ impl AsyncEvent {
     pub const NAMESPACE_ATTRIBUTES_CHANGED: Self = Self::notice(0x00, LogPageId::CHANGED_NAMESPACES);
     pub const ANA_CHANGED: Self = Self::notice(0x03, LogPageId::ANA);
     pub const DISCOVERY_CHANGED: Self = Self::notice(0xF0, LogPageId::DISCOVERY);
+
+    pub const RESERVATION_NOTIFICATION: Self =
+        Self { event_type: 6, information: 0, log_page: LogPageId::RESERVATION_NOTIFICATION };
 
     #[must_use]
     pub const fn from_dword(dword: u32) -> Self {
@@ -46,6 +49,7 @@ impl fmt::Display for AsyncEvent {
             Self::NAMESPACE_ATTRIBUTES_CHANGED => "namespace attributes changed",
             Self::ANA_CHANGED => "asymmetric namespace access changed",
             Self::DISCOVERY_CHANGED => "discovery log page changed",
+            Self::RESERVATION_NOTIFICATION => "reservation notification available",
             Self { event_type, information, log_page } => {
                 return write!(f, "event type {event_type} information {information:#04x}, see {log_page}");
             }
@@ -62,6 +66,7 @@ mod tests {
         assert_eq!(AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED.to_dword(), 0x0004_0002);
         assert_eq!(AsyncEvent::ANA_CHANGED.to_dword(), 0x000C_0302);
         assert_eq!(AsyncEvent::DISCOVERY_CHANGED.to_dword(), 0x0070_F002);
+        assert_eq!(AsyncEvent::RESERVATION_NOTIFICATION.to_dword(), 0x0080_0006);
         assert_eq!(AsyncEvent::from_dword(0x0070_F002), AsyncEvent::DISCOVERY_CHANGED);
         assert_eq!(
             AsyncEvent::from_dword(0x0001_0300).to_string(),

@@ -23,6 +23,17 @@ impl FeatureId {
     pub const RESERVATION_NOTIFICATION_MASK: Self = Self(0x82);
     pub const RESERVATION_PERSISTENCE: Self = Self(0x83);
     pub const NAMESPACE_WRITE_PROTECTION: Self = Self(0x84);
+
+    /// Whether each namespace has a value of its own.
+    #[must_use]
+    pub const fn is_of_a_namespace(self) -> bool {
+        matches!(
+            self,
+            Self::RESERVATION_NOTIFICATION_MASK
+                | Self::RESERVATION_PERSISTENCE
+                | Self::NAMESPACE_WRITE_PROTECTION
+        )
+    }
 }
 
 impl fmt::Display for FeatureId {

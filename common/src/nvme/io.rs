@@ -5,7 +5,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::bits::{bit, bits, place};
-use super::{Command, IoOpcode, Status, Transfer};
+use super::{Command, IoOpcode, Status, Transfer, reservation};
 
 /// What of a namespace a request is checked against.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -81,6 +81,7 @@ pub enum Request {
         ranges: u16,
         deallocate: bool,
     },
+    Reservation(reservation::Request),
     /// Well-formed for all we know. To be answered with Invalid Opcode.
     Unknown(IoOpcode),
 }
@@ -94,6 +95,9 @@ impl Request {
     pub fn parse(command: &Command, geometry: &Geometry) -> Result<Self, Status> {
         if command.fuse() != 0 {
             return Err(Status::INVALID_FIELD);
+        }
+        if let Some(request) = reservation::Request::parse(command, geometry.transfer_max) {
+            return request.map(Self::Reservation);
         }
         let opcode = IoOpcode(command.opcode);
         let Extent { lba, blocks, fua, deallocate } = Extent::read(command);
@@ -123,6 +127,7 @@ impl Request {
                 Transfer::FromHost(blocks << geometry.block_shift)
             }
             Self::DatasetManagement { ranges, .. } => Transfer::FromHostAtLeast(ranges as u32 * Range::SIZE),
+            Self::Reservation(request) => request.transfer(),
             Self::Verify { .. } | Self::Flush | Self::WriteZeroes { .. } | Self::Unknown(_) => Transfer::None,
         }
     }
@@ -131,6 +136,19 @@ impl Request {
     #[must_use]
     pub const fn changes_medium(&self) -> bool {
         matches!(self, Self::Write { .. } | Self::WriteZeroes { .. } | Self::DatasetManagement { .. })
+    }
+
+    /// Whether a reservation which keeps others from writing keeps them from this (NVM Express base
+    /// specification, Command Behavior in the Presence of a Reservation). Flush is one of these.
+    #[must_use]
+    pub const fn is_in_write_group(&self) -> bool {
+        self.changes_medium() || matches!(self, Self::Flush)
+    }
+
+    /// Whether one which keeps others from reading keeps them from this.
+    #[must_use]
+    pub const fn is_in_read_group(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Compare { .. } | Self::Verify { .. })
     }
 
     /// The command which asks for this, its data pointer still to be set.
@@ -148,6 +166,7 @@ impl Request {
                 (IoOpcode::WRITE_ZEROES, Extent { deallocate, ..Extent::new(lba, blocks, fua) })
             }
             Self::Flush => return Command::new(IoOpcode::FLUSH.0, cid, nsid),
+            Self::Reservation(request) => return request.to_command(cid, nsid),
             Self::Unknown(opcode) => return Command::new(opcode.0, cid, nsid),
             Self::DatasetManagement { ranges, deallocate } => {
                 return Command {
@@ -181,6 +200,7 @@ impl fmt::Display for Request {
                 let what = if deallocate { ", deallocate" } else { "" };
                 return write!(f, "Dataset Management of {ranges} ranges{what}");
             }
+            Self::Reservation(request) => return request.fmt(f),
             Self::Unknown(opcode) => return opcode.fmt(f),
         };
         write!(f, "{name} of {blocks} blocks at {lba}")?;

@@ -83,21 +83,24 @@ impl fmt::Display for SupportedPages {
 #[derive(Clone, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct SupportedFeatures {
-    /// Bit 0 of the feature's double word: supported. Bit 21: it is the controller's.
+    /// Bit 0 of the feature's double word: supported. Bit 20: it is a namespace's. Bit 21: it is the controller's.
     pub features: [U32; 256],
 }
 
 const _: () = assert!(size_of::<SupportedFeatures>() == 1024);
 
 impl SupportedFeatures {
+    const OF_A_NAMESPACE: u32 = 1 << 0 | 1 << 20;
     const OF_THE_CONTROLLER: u32 = 1 << 0 | 1 << 21;
 
-    /// Features which concern the controller, and to set which changes nothing else.
+    /// Features to set which changes nothing else.
     #[must_use]
     pub fn new(features: impl IntoIterator<Item = FeatureId>) -> Self {
         let mut supported = Self::new_zeroed();
         for feature in features {
-            supported.features[usize::from(feature.0)] = Self::OF_THE_CONTROLLER.into();
+            let scope =
+                if feature.is_of_a_namespace() { Self::OF_A_NAMESPACE } else { Self::OF_THE_CONTROLLER };
+            supported.features[usize::from(feature.0)] = scope.into();
         }
         supported
     }

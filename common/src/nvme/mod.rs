@@ -20,6 +20,7 @@ mod nqn;
 mod opcode;
 pub mod private_data;
 pub mod property;
+pub mod reservation;
 mod sgl;
 mod status;
 pub mod text;

@@ -62,6 +62,10 @@ impl IoOpcode {
     pub const WRITE_ZEROES: Self = Self(0x08);
     pub const DATASET_MANAGEMENT: Self = Self(0x09);
     pub const VERIFY: Self = Self(0x0C);
+    pub const RESERVATION_REGISTER: Self = Self(0x0D);
+    pub const RESERVATION_REPORT: Self = Self(0x0E);
+    pub const RESERVATION_ACQUIRE: Self = Self(0x11);
+    pub const RESERVATION_RELEASE: Self = Self(0x15);
     pub const FABRICS: Self = Self(FABRICS_OPCODE);
 }
 

@@ -37,6 +37,7 @@ impl Oncs {
     pub const COMPARE: u16 = 1 << 0;
     pub const DATASET_MANAGEMENT: u16 = 1 << 2;
     pub const WRITE_ZEROES: u16 = 1 << 3;
+    pub const RESERVATIONS: u16 = 1 << 5;
     pub const TIMESTAMP: u16 = 1 << 6;
     pub const VERIFY: u16 = 1 << 7;
 }
