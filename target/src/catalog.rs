@@ -2,12 +2,14 @@
 //! version; each reactor swaps its `Arc` between two turns. The catalog holds identities, it does not invent
 //! them: they have to be the same after a restart, so whoever keeps the configuration keeps them too.
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use arrayvec::ArrayString;
 use ironside_common::nvme::Nqn;
 use uuid::Uuid;
 
 use crate::backend::OpenMedium;
+use crate::reservation::State;
 
 /// Largest namespace identifier, and so the most namespaces of a subsystem. A changed namespace list names
 /// them all.
@@ -273,6 +275,8 @@ pub struct Namespace {
     pub blocks: u64,
     pub read_only: bool,
     pub medium: OpenMedium,
+    /// Its reservations as they were kept when this version was made: where it begins if it was not served before.
+    pub kept: Option<Arc<State>>,
 }
 
 impl Namespace {
@@ -288,6 +292,7 @@ impl Namespace {
             blocks: medium.size() >> block_shift,
             read_only: medium.read_only(),
             medium,
+            kept: None,
         }
     }
 

@@ -7,4 +7,5 @@ pub mod controller;
 pub mod poll_group;
 pub mod qpair;
 pub mod reactor;
+pub mod reservation;
 pub mod serve;

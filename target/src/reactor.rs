@@ -25,6 +25,7 @@ use crate::catalog::{Catalog, Namespace};
 use crate::control::config::IoPoll;
 use crate::controller::TRANSFER_MAX;
 use crate::poll_group::{self, Message, PollGroup, Storage, Unanswered};
+use crate::reservation::Keep;
 
 /// Entries of a reactor's ring; more in flight are submitted as these complete.
 const RING_ENTRIES: u32 = 1024;
@@ -65,6 +66,8 @@ pub struct Parts {
     pub catalog: Arc<Catalog>,
     pub mailbox: Mailbox<Letter>,
     pub reactors: Vec<Sender<Letter>>,
+    /// Where to have reservations made durable; the first reactor needs it.
+    pub keeper: Option<mpsc::Sender<Keep>>,
 }
 
 /// Why a reactor could not start, or stopped.
@@ -99,7 +102,8 @@ pub fn serve(parts: Parts, started: impl FnOnce()) -> Result<(), ReactorError> {
     started();
     run(&mut ring, &mut reactor)?;
     match reactor.group.given_up() {
-        None => Ok(()),
+        // Not even a medium is to blame for a command whose answer is nowhere to come from any more.
+        None | Some([]) => Ok(()),
         Some(unanswered) => Err(ReactorError::Hung(in_words(unanswered))),
     }
 }
@@ -117,6 +121,7 @@ struct Reactor {
     group: PollGroup<Both<TcpWire>, RingStorage>,
     mailbox: Mailbox<Letter>,
     post: Post,
+    keeper: Option<mpsc::Sender<Keep>>,
     /// When to look for media which are not served any more, while there are some.
     retire_at: Option<Time>,
 }
@@ -126,12 +131,14 @@ struct Post {
     reactors: Vec<Sender<Letter>>,
     /// Messages which found a full mailbox, and when they are tried again.
     backlog: VecDeque<(usize, Message)>,
+    /// Messages for reactors which have ended.
+    undelivered: VecDeque<Message>,
     retry: Option<Time>,
 }
 
 impl Post {
     fn new(reactors: Vec<Sender<Letter>>) -> Self {
-        Self { reactors, backlog: VecDeque::new(), retry: None }
+        Self { reactors, backlog: VecDeque::new(), undelivered: VecDeque::new(), retry: None }
     }
 
     fn push(&mut self, to: usize, message: Message) {
@@ -143,14 +150,17 @@ impl Post {
         self.retry = None;
         while let Some((to, message)) = self.backlog.pop_front() {
             match self.reactors[to].try_send(Letter::Group(message)) {
-                // A reactor that is gone has drained: nobody there waits for this.
-                Ok(()) | Err(TrySendError::Disconnected(_)) => {}
+                Ok(()) => {}
+                // A reactor that is gone has drained: nobody there waits for this, but somebody here may.
+                Err(TrySendError::Disconnected(Letter::Group(message))) => {
+                    self.undelivered.push_back(message)
+                }
                 Err(TrySendError::Full(Letter::Group(message))) => {
                     self.backlog.push_front((to, message));
                     self.retry = Some(now + FULL_MAILBOX_PAUSE);
                     return;
                 }
-                Err(TrySendError::Full(_)) => unreachable!("a message was sent"),
+                Err(_) => unreachable!("a message was sent"),
             }
         }
     }
@@ -158,7 +168,7 @@ impl Post {
 
 impl Reactor {
     fn new(parts: Parts, ring: &mut Ring, memory: Rc<Memory>, pool: Rc<Pool>) -> Result<Self, ReactorError> {
-        let Parts { group, provider, io_poll, catalog, mailbox, reactors } = parts;
+        let Parts { group, provider, io_poll, catalog, mailbox, reactors, keeper } = parts;
         let depth = usize::from(group.queue_depth);
         let mut backends = Backends::new(Rc::clone(&memory), depth);
         if io_poll == IoPoll::Auto {
@@ -175,7 +185,7 @@ impl Reactor {
         let verbs = with_adapters(verbs, &catalog)?;
         let me = group.reactor;
         let group = PollGroup::new(group, verbs, storage, pool, memory, catalog);
-        Ok(Self { me, group, mailbox, post: Post::new(reactors), retire_at: None })
+        Ok(Self { me, group, mailbox, post: Post::new(reactors), keeper, retire_at: None })
     }
 
     fn open_letter(&mut self, ring: &mut Ring, now: Time, letter: Letter) {
@@ -222,6 +232,17 @@ impl Reactor {
             }
         }
         self.post.send(now);
+        while let Some(message) = self.post.undelivered.pop_front() {
+            busy = true;
+            self.group.on_undeliverable(now, message);
+        }
+        while let Some(keep) = self.group.next_keep() {
+            busy = true;
+            let (uuid, number) = (keep.uuid, keep.number);
+            if self.keeper.as_ref().is_none_or(|keeper| keeper.send(keep).is_err()) {
+                self.group.on_message(now, Message::Kept { uuid, number, kept: false });
+            }
+        }
         busy
     }
 

@@ -248,6 +248,12 @@ impl OpenMedium {
         matches!(self.0.kind, Kind::File(_) | Kind::Faulty)
     }
 
+    /// Whether what it holds is there again after a loss of power.
+    #[must_use]
+    pub fn outlasts_power_loss(&self) -> bool {
+        !matches!(self.0.kind, Kind::Ram(_))
+    }
+
     /// Whether it gives the space of deallocated blocks back.
     #[must_use]
     pub fn deallocates(&self) -> bool {

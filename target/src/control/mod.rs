@@ -6,4 +6,5 @@ pub mod identity;
 pub mod media;
 pub mod prepare;
 pub mod reload;
+pub mod reservations;
 pub mod way;

@@ -8,6 +8,7 @@ use ironside_common::nvme::Nqn;
 use super::config::{self, Backing, Config, Serial};
 use super::identity::{Identity, IdentityError, Lent, namespace_key, settle};
 use super::media::{self, MediaError, Opened};
+use super::reservations::{self, ReservationsError};
 use super::way::{self, WayError};
 use crate::backend::{self, OpenMedium, WeakMedium};
 use crate::catalog::{Catalog, CatalogError, Hosts, Namespace, Subsystem};
@@ -19,6 +20,8 @@ pub enum PrepareError {
     Identity(#[from] IdentityError),
     #[error(transparent)]
     Media(#[from] MediaError),
+    #[error(transparent)]
+    Reservations(#[from] ReservationsError),
     #[error("who this machine's own host is cannot be said; give --allow-host (allow-hosts in a file)")]
     Host(#[from] identity::IdentityError),
     #[error(transparent)]
@@ -162,11 +165,16 @@ fn subsystem(
 ) -> Result<Subsystem, PrepareError> {
     let listen = config.listeners_of(said).into_iter().map(|(address, _)| address).collect();
     let numbers = said.namespaces.iter().map(|namespace| namespace.nsid);
+    let directory = config.state_directory.clone().or_else(identity::state_directory);
     let namespaces = numbers
         .zip(&identity.uuids)
         .zip(media)
-        .map(|((nsid, uuid), medium)| Namespace::whole(nsid, *uuid, medium))
-        .collect();
+        .map(|((nsid, uuid), medium)| {
+            let directory = directory.as_deref().filter(|_| medium.outlasts_power_loss());
+            let kept = directory.map(|directory| reservations::load(directory, *uuid)).transpose()?.flatten();
+            Ok(Namespace { kept: kept.map(Arc::new), ..Namespace::whole(nsid, *uuid, medium) })
+        })
+        .collect::<Result<_, ReservationsError>>()?;
     let hosts = hosts(&said.hosts, &identity.nqn)?;
     Ok(Subsystem::new(identity.nqn, identity.serial.as_str(), hosts, listen, namespaces)?)
 }

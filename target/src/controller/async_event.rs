@@ -13,15 +13,18 @@ pub(super) const REQUESTS_MAX: u8 = 4;
 pub(super) enum Notice {
     Namespaces,
     Discovery,
+    /// Which notifications there are of them has a mask of its own.
+    Reservations,
 }
 
-const NOTICES: [Notice; 2] = [Notice::Namespaces, Notice::Discovery];
+const NOTICES: [Notice; 3] = [Notice::Namespaces, Notice::Discovery, Notice::Reservations];
 
 impl Notice {
     const fn mask(self) -> EventMask {
         match self {
             Self::Namespaces => EventMask::NAMESPACE_ATTRIBUTES,
             Self::Discovery => EventMask::DISCOVERY,
+            Self::Reservations => EventMask(0),
         }
     }
 
@@ -29,6 +32,7 @@ impl Notice {
         match self {
             Self::Namespaces => AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED,
             Self::Discovery => AsyncEvent::DISCOVERY_CHANGED,
+            Self::Reservations => AsyncEvent::RESERVATION_NOTIFICATION,
         }
     }
 }

@@ -13,6 +13,7 @@ use super::async_event::AsyncEvents;
 use super::error_log::ErrorLog;
 use super::keep_alive::KeepAlive;
 use super::properties::Registers;
+use super::reservation_log::ReservationLog;
 use crate::catalog::Catalog;
 use crate::qpair::Counts;
 
@@ -113,6 +114,7 @@ impl Controller {
             notices: AsyncEvents::default(),
             errors: ErrorLog::default(),
             changed: BTreeSet::new(),
+            reservations: ReservationLog::default(),
             queues: (0..=io_queues).map(|qid| qid == 0).collect(),
             queues_granted: io_queues,
             events: VecDeque::new(),

@@ -1,11 +1,12 @@
 //! Set Features and Get Features (protocol section D.1).
 use ironside_common::nvme::admin::{GetFeatures, SetFeatures};
+use ironside_common::nvme::bits::bit;
 use ironside_common::nvme::feature::{
     EventMask, FeatureId, QueueCounts, Select, wants_extended_host_identifier,
 };
-use ironside_common::nvme::{Command, Status};
+use ironside_common::nvme::{ALL_NAMESPACES, Command, Status};
 
-use super::{Controller, Reply};
+use super::{Controller, Outcome, Reply};
 
 /// The volatile write cache is enabled, and stays so.
 const WRITE_CACHE_ENABLED: u32 = 1;
@@ -20,8 +21,13 @@ const FIXED: [FeatureId; 5] = [
 ];
 
 /// Those which a discovery controller has not.
-const OF_IO_CONTROLLERS: [FeatureId; 3] =
-    [FeatureId::NUMBER_OF_QUEUES, FeatureId::VOLATILE_WRITE_CACHE, FeatureId::HOST_IDENTIFIER];
+const OF_IO_CONTROLLERS: [FeatureId; 5] = [
+    FeatureId::NUMBER_OF_QUEUES,
+    FeatureId::VOLATILE_WRITE_CACHE,
+    FeatureId::HOST_IDENTIFIER,
+    FeatureId::RESERVATION_NOTIFICATION_MASK,
+    FeatureId::RESERVATION_PERSISTENCE,
+];
 
 impl Controller {
     /// Those it has.
@@ -31,7 +37,7 @@ impl Controller {
         [FeatureId::ASYNC_EVENT_CONFIGURATION, FeatureId::KEEP_ALIVE_TIMER].into_iter().chain(more)
     }
 
-    pub(super) fn set_features(&mut self, command: &Command, _data: &[u8]) -> Result<Reply, Status> {
+    pub(super) fn set_features(&mut self, command: &Command, _data: &[u8]) -> Result<Outcome, Status> {
         let set = SetFeatures::parse(command);
         if set.save {
             return Err(Status::FEATURE_NOT_SAVEABLE);
@@ -42,7 +48,15 @@ impl Controller {
             _ if self.is_discovery() => return Err(Status::INVALID_FIELD),
             FeatureId::NUMBER_OF_QUEUES => {
                 self.set_number_of_queues(set.value)?;
-                return Ok(Reply::result(self.number_of_queues().into()));
+                return Ok(Reply::result(self.number_of_queues().into()).into());
+            }
+            FeatureId::RESERVATION_NOTIFICATION_MASK => {
+                self.check_namespace(set.nsid, true)?;
+                self.reservations.set_mask(set.nsid, set.value)?;
+            }
+            FeatureId::RESERVATION_PERSISTENCE => {
+                self.check_namespace(set.nsid, false)?;
+                return Ok(Outcome::SetPersistence { nsid: set.nsid, persist: bit(set.value.into(), 0) });
             }
             FeatureId::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE),
             FeatureId::VOLATILE_WRITE_CACHE if set.value == WRITE_CACHE_ENABLED => {}
@@ -50,10 +64,10 @@ impl Controller {
             feature if is_fixed(feature) => return Err(Status::FEATURE_NOT_CHANGEABLE),
             _ => return Err(Status::INVALID_FIELD),
         }
-        Ok(Reply::result(0))
+        Ok(Reply::result(0).into())
     }
 
-    pub(super) fn get_features(&self, command: &Command, out: &mut [u8]) -> Result<Reply, Status> {
+    pub(super) fn get_features(&self, command: &Command, out: &mut [u8]) -> Result<Outcome, Status> {
         let get = GetFeatures::parse(command);
         // Identify does not offer the other values (ONCS bit 4).
         if get.select != Select::CURRENT {
@@ -67,12 +81,27 @@ impl Controller {
             FeatureId::VOLATILE_WRITE_CACHE => WRITE_CACHE_ENABLED,
             FeatureId::HOST_IDENTIFIER if wants_extended_host_identifier(get.value) => {
                 out.iter_mut().zip(self.host_id).for_each(|(to, from)| *to = from);
-                return Ok(Reply::data(out));
+                return Ok(Reply::data(out).into());
+            }
+            FeatureId::RESERVATION_NOTIFICATION_MASK => {
+                self.check_namespace(get.nsid, false)?;
+                self.reservations.mask(get.nsid)
+            }
+            FeatureId::RESERVATION_PERSISTENCE => {
+                self.check_namespace(get.nsid, false)?;
+                return Ok(Outcome::GetPersistence { nsid: get.nsid });
             }
             feature if is_fixed(feature) => 0,
             _ => return Err(Status::INVALID_FIELD),
         };
-        Ok(Reply::result(value.into()))
+        Ok(Reply::result(value.into()).into())
+    }
+
+    /// A feature of a namespace names one there is, or, where it may, all of them.
+    fn check_namespace(&self, nsid: u32, all: bool) -> Result<(), Status> {
+        let names_all = all && nsid == ALL_NAMESPACES;
+        let exists = names_all || self.subsystem()?.namespace(nsid).is_some();
+        exists.then_some(()).ok_or(Status::INVALID_NAMESPACE)
     }
 
     fn set_number_of_queues(&mut self, value: u32) -> Result<(), Status> {

@@ -6,7 +6,7 @@ use ironside_common::nvme::identify::{
     Descriptor, DescriptorWriter, IndependentNamespace, LbaFormat, Lpa, Namespace as NamespaceData, Oncs,
     Sgls, command_sets, write_active_namespaces,
 };
-use ironside_common::nvme::{ALL_NAMESPACES, Command, Status, text};
+use ironside_common::nvme::{ALL_NAMESPACES, Command, Status, reservation, text};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::async_event::REQUESTS_MAX;
@@ -114,7 +114,12 @@ impl Controller {
             frmw: 0b11,
             nn: NSID_MAX.into(),
             mnan: NSID_MAX.into(),
-            oncs: (Oncs::COMPARE | Oncs::DATASET_MANAGEMENT | Oncs::WRITE_ZEROES | Oncs::VERIFY).into(),
+            oncs: (Oncs::COMPARE
+                | Oncs::DATASET_MANAGEMENT
+                | Oncs::WRITE_ZEROES
+                | Oncs::VERIFY
+                | Oncs::RESERVATIONS)
+                .into(),
             fuses: FUSED_COMPARE_AND_WRITE,
             vwc: VOLATILE_WRITE_CACHE,
             acwu: u16::try_from(FUSED_MAX / BLOCK_MAX - 1).expect("a few blocks").into(),
@@ -160,6 +165,7 @@ fn identify_namespace(namespace: &Namespace) -> NamespaceData {
         nuse: namespace.blocks.into(),
         nsfeat: NamespaceData::OPTIMAL_IO,
         nmic: NamespaceData::SHARED,
+        rescap: reservation::CAPABILITIES,
         dlfeat: NamespaceData::DEALLOCATED_READS_ZERO,
         nvmcap: (u128::from(namespace.blocks) << namespace.block_shift).to_le_bytes(),
         npwg: preferred,
@@ -181,6 +187,7 @@ fn identify_independent(namespace: &Namespace) -> IndependentNamespace {
     IndependentNamespace {
         nsfeat: if cached { 0 } else { IndependentNamespace::NO_VOLATILE_WRITE_CACHE },
         nmic: NamespaceData::SHARED,
+        rescap: reservation::CAPABILITIES,
         nsattr: u8::from(namespace.read_only),
         nstat: IndependentNamespace::READY,
         ..IndependentNamespace::new_zeroed()

@@ -13,7 +13,7 @@ use super::async_event::Notice;
 use super::{Controller, Reply, discovery, error_log};
 
 /// The pages of a controller with namespaces.
-const PAGES: [LogPageId; 7] = [
+const PAGES: [LogPageId; 8] = [
     LogPageId::SUPPORTED_PAGES,
     LogPageId::ERROR,
     LogPageId::SMART,
@@ -21,6 +21,7 @@ const PAGES: [LogPageId; 7] = [
     LogPageId::CHANGED_NAMESPACES,
     LogPageId::EFFECTS,
     LogPageId::FEATURES,
+    LogPageId::RESERVATION_NOTIFICATION,
 ];
 
 /// Those of a discovery controller. Revision 2.0 asks for each (NVM Express base specification 2.2, figure 31).
@@ -37,8 +38,17 @@ const ADMIN_COMMANDS: [AdminOpcode; 7] = [
     AdminOpcode::KEEP_ALIVE,
 ];
 
-const READING_COMMANDS: [IoOpcode; 4] =
-    [IoOpcode::FLUSH, IoOpcode::READ, IoOpcode::COMPARE, IoOpcode::VERIFY];
+/// Those which change no block.
+const READING_COMMANDS: [IoOpcode; 8] = [
+    IoOpcode::FLUSH,
+    IoOpcode::READ,
+    IoOpcode::COMPARE,
+    IoOpcode::VERIFY,
+    IoOpcode::RESERVATION_REGISTER,
+    IoOpcode::RESERVATION_REPORT,
+    IoOpcode::RESERVATION_ACQUIRE,
+    IoOpcode::RESERVATION_RELEASE,
+];
 
 const CHANGING_COMMANDS: [IoOpcode; 3] =
     [IoOpcode::WRITE, IoOpcode::WRITE_ZEROES, IoOpcode::DATASET_MANAGEMENT];
@@ -72,6 +82,12 @@ impl Controller {
                     self.changed.clear();
                 }
             }
+            (false, LogPageId::RESERVATION_NOTIFICATION) => {
+                window.page(&self.reservations.page())?;
+                if !get.retain_event {
+                    self.reservations.pop();
+                }
+            }
             (discovery, LogPageId::EFFECTS) if get.csi == 0 => window.page(&effects(discovery))?,
             (_, LogPageId::EFFECTS) => return Err(Status::INVALID_FIELD),
             _ => return Err(Status::INVALID_LOG_PAGE),
@@ -80,6 +96,12 @@ impl Controller {
             match get.page {
                 LogPageId::CHANGED_NAMESPACES => self.notices.log_read(Notice::Namespaces),
                 LogPageId::DISCOVERY => self.notices.log_read(Notice::Discovery),
+                LogPageId::RESERVATION_NOTIFICATION => {
+                    self.notices.log_read(Notice::Reservations);
+                    if !self.reservations.is_empty() {
+                        self.notices.raise(Notice::Reservations);
+                    }
+                }
                 _ => {}
             }
         }

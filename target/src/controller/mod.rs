@@ -12,6 +12,7 @@ mod identify;
 mod keep_alive;
 mod log_page;
 mod properties;
+mod reservation_log;
 #[cfg(test)]
 mod tests;
 
@@ -29,8 +30,10 @@ pub use self::connect::{Admission, Refusal};
 use self::error_log::ErrorLog;
 use self::keep_alive::KeepAlive;
 use self::properties::{Change, Registers};
+use self::reservation_log::ReservationLog;
 use crate::catalog::{Catalog, Subsystem};
 use crate::qpair::{Counts, Failure};
+use crate::reservation::HostId;
 
 /// The version of the specification controllers follow. From 2.0 on hosts ask for the structures which are
 /// independent of command sets, and learn there which namespaces need no flush.
@@ -50,6 +53,10 @@ pub enum Outcome {
     Complete { status: Status, result: u64, length: u32 },
     /// Answer it by a later [`Event::AsyncEvent`], the oldest first.
     Hold,
+    /// Reservations of this namespace shall outlast a loss of power or not: answer once it is so.
+    SetPersistence { nsid: u32, persist: bool },
+    /// Answer whether they do.
+    GetPersistence { nsid: u32 },
     /// Abort that command of an I/O queue if it can be, then answer: result 0 if it was, else 1.
     Abort { sqid: u16, cid: u16 },
 }
@@ -74,7 +81,7 @@ pub struct Controller {
     subnqn: Nqn,
     admission: Admission,
     host_nqn: Nqn,
-    host_id: [u8; 16],
+    host_id: HostId,
     created: Time,
     registers: Registers,
     keep_alive: KeepAlive,
@@ -82,6 +89,7 @@ pub struct Controller {
     errors: ErrorLog,
     /// Namespaces which changed since the host last read the list of them.
     changed: BTreeSet<u32>,
+    reservations: ReservationLog,
     /// Whether a queue has joined, by its identifier; the admin queue always has.
     queues: Vec<bool>,
     /// I/O queues granted by the Number of Queues feature.
@@ -106,6 +114,16 @@ impl Controller {
     #[must_use]
     pub const fn host_nqn(&self) -> &Nqn {
         &self.host_nqn
+    }
+
+    #[must_use]
+    pub const fn host_id(&self) -> &HostId {
+        &self.host_id
+    }
+
+    #[must_use]
+    pub const fn subnqn(&self) -> &Nqn {
+        &self.subnqn
     }
 
     /// Whether the host has enabled it.
@@ -225,8 +243,8 @@ impl Controller {
             AdminOpcode::ASYNC_EVENT_REQUEST => self.notices.hold().map(|()| Outcome::Hold),
             AdminOpcode::IDENTIFY => self.identify(command, out).map(Outcome::from),
             AdminOpcode::GET_LOG_PAGE => self.get_log_page(now, command, out).map(Outcome::from),
-            AdminOpcode::SET_FEATURES => self.set_features(command, data).map(Outcome::from),
-            AdminOpcode::GET_FEATURES => self.get_features(command, out).map(Outcome::from),
+            AdminOpcode::SET_FEATURES => self.set_features(command, data),
+            AdminOpcode::GET_FEATURES => self.get_features(command, out),
             AdminOpcode::ABORT => Ok(self.abort(Abort::parse(command))),
             _ => Err(Status::INVALID_OPCODE),
         }

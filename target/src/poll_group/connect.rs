@@ -13,6 +13,7 @@ use super::connection::{Connection, Joining, Membership};
 use super::{HostName, Join, Message, PollGroup, QueueName, Storage};
 use crate::controller::{Admission, Controller, Outcome, Refusal};
 use crate::qpair::{AdminJob, AdminReply, Qpair, Role};
+use crate::reservation::HostId;
 
 /// Entries of an admin queue: what hosts ask for, and what the discovery log offers.
 const ADMIN_DEPTH: u16 = 32;
@@ -255,6 +256,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         connection.membership = Some(membership);
         let flow_control = (!connect.disable_sq_flow_control).then_some(connect.sqsize.saturating_add(1));
         connection.qpair.connected(role, qid, flow_control);
+        self.restrict(qp);
         let reply = AdminReply { status: Status::SUCCESS, result: cntlid.into(), length: 0 };
         self.answer(now, token, reply);
     }
@@ -287,7 +289,10 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let Join { queue, connect, data, counts } = join;
         let cntlid = data.cntlid.get();
         let result = match self.controllers.get(cntlid) {
-            Some(entry) => entry.machine.join_queue(now, &connect, &data),
+            Some(entry) => {
+                let host = *entry.machine.host_id();
+                entry.machine.join_queue(now, &connect, &data).map(|()| host)
+            }
             None => Err(Refusal::parameter_in_data(16)),
         };
         if result.is_ok() {
@@ -297,15 +302,17 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     }
 
     /// The controller's reactor has decided about a queue of ours.
-    pub(super) fn on_joined(&mut self, now: Time, queue: QueueName, result: Result<(), Refusal>) {
+    pub(super) fn on_joined(&mut self, now: Time, queue: QueueName, result: Result<HostId, Refusal>) {
         let Some(connection) = self.named(queue) else { return };
-        let Some(joining) = connection.joining.take() else { return };
+        let Some(mut joining) = connection.joining.take() else { return };
         connection.subnqn = Some(joining.subnqn);
         let host = joining.membership.host.clone();
         match result {
-            Ok(()) => match self.view_of(&joining.subnqn) {
+            Ok(host_id) => match self.view_of(&joining.subnqn) {
                 Some(view) => {
                     let role = Role::Io(view);
+                    // A queue may leave it out of its Connect: its controller knows.
+                    joining.membership.host.host_id = host_id;
                     self.become_member(
                         now,
                         queue.qp,
@@ -351,6 +358,19 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 if let Some(connection) = self.connection(QpHandle(token.qpair)) {
                     connection.qpair.hold(*token);
                 }
+            }
+            Outcome::SetPersistence { nsid, persist } => {
+                let subnqn = *entry.machine.subnqn();
+                if !self.set_persistence(*token, &subnqn, nsid, persist) {
+                    self.answer(now, *token, refused(Status::INVALID_NAMESPACE));
+                }
+            }
+            Outcome::GetPersistence { nsid } => {
+                let subnqn = *entry.machine.subnqn();
+                let persists = self.persists(&subnqn, nsid);
+                let status = persists.map_or(Status::INVALID_NAMESPACE, |_| Status::SUCCESS);
+                let result = persists.unwrap_or_default().into();
+                self.answer(now, *token, AdminReply { status, result, length: 0 });
             }
             Outcome::Abort { sqid, cid } => {
                 let aborted = self.abort(now, cntlid, sqid, cid);

@@ -186,6 +186,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     /// A new version of the configuration, between two turns. Commands under way finish on what they began
     /// with; new ones find a namespace of the new version or none. Hosts hear of it by [`Self::announce`].
     pub(super) fn on_catalog(&mut self, catalog: Arc<Catalog>) {
+        self.reservations.on_catalog(&catalog);
         self.catalog = catalog;
         self.set_views();
         for index in 0..self.connections.len() {
@@ -196,6 +197,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             if let Some(connection) = &mut self.connections[index] {
                 connection.qpair.set_namespaces(view);
             }
+            self.restrict(QpHandle(u16::try_from(index).expect("handles are numbered by a u16")));
         }
     }
 

@@ -2,13 +2,18 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ironside_common::nvme::Status;
 use ironside_common::nvme::fabrics::{Connect, ConnectData};
+use ironside_common::nvme::reservation::Notification;
 use ironside_common::verbs::QpHandle;
+use uuid::Uuid;
 
 use super::claims::{Claim, ClaimName};
+use super::reservations::{Asker, Reserve};
 use crate::catalog::Catalog;
 use crate::controller::Refusal;
 use crate::qpair::SharedCounts;
+use crate::reservation::{HostId, Install};
 
 /// One queue pair of one reactor. The generation tells it from an earlier one under the same handle.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -49,8 +54,8 @@ impl HostName {
 pub enum Message {
     /// An I/O queue wants to join a controller of yours.
     Join(Box<Join>),
-    /// Your answer to it.
-    Joined { queue: QueueName, result: Result<(), Refusal> },
+    /// Your answer to it: whose controller it is.
+    Joined { queue: QueueName, result: Result<HostId, Refusal> },
     /// An I/O queue of a controller of yours is gone.
     Left { cntlid: u16, queue: QueueName },
     /// The controller of your I/O queue ends it.
@@ -61,6 +66,18 @@ pub enum Message {
     Quiesced { asking: QueueName },
     /// You need not answer any more.
     GaveUp { asking: QueueName },
+    /// A host asks the registrar for a change of its rights.
+    Reserve(Box<Reserve>),
+    /// The answer to it.
+    Reserved { asker: Asker, status: Status },
+    /// What a registrar asked to be made durable is so, or cannot be.
+    Kept { uuid: Uuid, number: u64, kept: bool },
+    /// This is in force from now on; tell me once nothing that it forbids is under way on your side.
+    Install(Install),
+    /// Your answer to it.
+    Installed { uuid: Uuid, number: u64 },
+    /// These hosts' rights have changed.
+    Notify { uuid: Uuid, notices: Arc<[(HostId, Notification)]> },
     /// A new version of the configuration: new commands find what it holds, and nothing else.
     Catalog(Arc<Catalog>),
     /// Every reactor has the new version: hosts may be told what changed for them.

@@ -10,6 +10,7 @@ mod controllers;
 mod lifecycle;
 mod message;
 mod quiesce;
+mod reservations;
 #[cfg(test)]
 mod tests;
 
@@ -28,9 +29,10 @@ use self::claims::{Held, Keeper};
 use self::connection::Connection;
 use self::controllers::Controllers;
 pub use self::message::{HostName, Join, Message, QueueName};
+use self::reservations::Reservations;
 use crate::backend::{Done, Medium, Operation};
 use crate::catalog::Catalog;
-use crate::qpair::{AdminJob, Context, Extent, Fault, Namespace, Qpair, Services};
+use crate::qpair::{AdminJob, Context, Extent, Fault, Namespace, Qpair, ReservationJob, Services};
 
 /// How long a connection may go without a Connect, and a drain may take.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
@@ -76,6 +78,7 @@ struct Desk<B> {
     claims: VecDeque<(Token, Extent, bool)>,
     /// Claims, of whichever reactor, which hold back commands here.
     held: Vec<Held>,
+    reservations: VecDeque<ReservationJob>,
 }
 
 impl<B: Storage> Medium for Desk<B> {
@@ -112,6 +115,10 @@ impl<B: Storage> Services for Desk<B> {
     fn is_claimed(&self, extent: &Extent) -> bool {
         self.held.iter().any(|held| held.overlaps(extent))
     }
+
+    fn reserve(&mut self, job: ReservationJob) {
+        self.reservations.push_back(job);
+    }
 }
 
 /// One reactor's share of the target, over provider `V` and backends `B`.
@@ -132,6 +139,7 @@ pub struct PollGroup<V, B> {
     held: Vec<connect::HeldConnect>,
     /// Questions of reactors about the writes of a host.
     quiescing: Vec<quiesce::Quiesce>,
+    reservations: Reservations,
     outbox: VecDeque<(usize, Message)>,
     /// Queue pairs which wait for a buffer, whose turn comes first in front; and up to which return of
     /// buffers all of them have been offered one.
@@ -158,7 +166,13 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let mut group = Self {
             settings,
             verbs,
-            desk: Desk { storage, jobs: VecDeque::new(), claims: VecDeque::new(), held: Vec::new() },
+            desk: Desk {
+                storage,
+                jobs: VecDeque::new(),
+                claims: VecDeque::new(),
+                held: Vec::new(),
+                reservations: VecDeque::new(),
+            },
             keeper: Keeper::default(),
             pool,
             memory,
@@ -169,6 +183,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             controllers: Controllers::new(settings.reactor, settings.reactors),
             held: Vec::new(),
             quiescing: Vec::new(),
+            reservations: Reservations::new(settings.reactor, settings.reactors, &catalog),
             outbox: VecDeque::new(),
             waiting: VecDeque::new(),
             offered: 0,
@@ -199,7 +214,12 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             self.on_admin(now, job);
         }
         busy |= self.check_claims();
+        while let Some(job) = self.desk.reservations.pop_front() {
+            busy = true;
+            self.on_reservation(now, job);
+        }
         busy |= self.check_quiescing();
+        busy |= self.check_installing();
         if now >= self.next_check || self.draining.is_some() {
             busy |= self.check_deadlines(now);
         }
@@ -221,7 +241,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     /// True once a drain is over: nobody is connected any more, or a medium has not answered in time.
     pub fn is_drained(&self) -> bool {
         let nobody = || self.connections.iter().all(Option::is_none);
-        self.draining.is_some() && (self.given_up.is_some() || nobody())
+        let is_over = || nobody() && self.reservations.is_idle();
+        self.draining.is_some() && (self.given_up.is_some() || is_over())
     }
 
     /// What a drain which is over has not waited for.
@@ -275,6 +296,12 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             Message::Quiesce { host, asking } => self.begin_quiesce(&host, asking),
             Message::Quiesced { asking } => self.on_quiesced(now, asking),
             Message::GaveUp { asking } => self.quiescing.retain(|quiesce| quiesce.asking != asking),
+            Message::Reserve(reserve) => self.on_reserve(*reserve),
+            Message::Reserved { asker, status } => self.on_reserved(now, asker, status),
+            Message::Kept { uuid, number, kept } => self.on_kept(uuid, number, kept),
+            Message::Install(install) => self.on_install(install),
+            Message::Installed { uuid, number } => self.on_installed(uuid, number),
+            Message::Notify { uuid, notices } => self.on_notify(now, uuid, &notices),
             Message::Catalog(catalog) => self.on_catalog(catalog),
             Message::Announce => self.announce(now),
             Message::Drain => self.drain(now),

@@ -88,6 +88,9 @@ impl Qpair {
                 if namespace.read_only && request.changes_medium() {
                     return Err(Status::NAMESPACE_WRITE_PROTECTED);
                 }
+                if let Some(status) = self.conflict(nsid, &request) {
+                    return Err(status);
+                }
                 Ok(Work::Io(namespace, request))
             }
             _ => {

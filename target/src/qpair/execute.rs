@@ -8,7 +8,7 @@ use ironside_common::nvme::{Command, DataPointer, Status, io};
 use ironside_common::verbs::{Kind, Received, Remote, Sge, TargetVerbs, Token, Verbs};
 
 use super::phase::{Active, Execution, Phase, Reply, Work};
-use super::{AdminJob, AdminReply, Context, Qpair, Services};
+use super::{AdminJob, AdminReply, Context, Qpair, ReservationJob, Services};
 use crate::backend::{Done, Operation};
 
 /// Buffers a command needs before it can go on, in bytes.
@@ -69,6 +69,7 @@ pub(super) fn in_place(active: &Active, medium: &impl Services) -> Option<(Sge, 
 /// What comes next for a command.
 enum Next {
     Admin(AdminJob),
+    Reserve(ReservationJob),
     Submit(usize, Operation),
     Finish(Status),
 }
@@ -94,7 +95,14 @@ impl Qpair {
                 self.enter(slot, Phase::Executing(execution));
                 cx.services.admin(job);
             }
+            Next::Reserve(job) => {
+                self.enter(slot, Phase::Executing(execution));
+                cx.services.reserve(job);
+            }
             Next::Submit(medium, operation) => {
+                if let Some(status) = self.barred(slot, &execution.active) {
+                    return self.finish(cx, slot, execution, status);
+                }
                 self.enter(slot, Phase::Executing(execution));
                 cx.services.submit(token, medium, operation);
             }
@@ -243,6 +251,9 @@ fn next(execution: &Execution, token: Token, verbs: &impl Verbs, memory: &Memory
                 Ok(None) => return Next::Finish(Status::SUCCESS),
                 Err(status) => return Next::Finish(status),
             }
+        }
+        io::Request::Reservation(request) => {
+            return Next::Reserve(ReservationJob { token, nsid: namespace.nsid, request, data });
         }
         io::Request::Unknown(_) => return Next::Finish(Status::INVALID_OPCODE),
         _ => return Next::Finish(Status::SUCCESS),

@@ -147,6 +147,11 @@ impl Qpair {
         let (compared, written, read) = (room(0), room(1), room(2));
         let token = self.token(Kind::Medium, slot);
         let offset = namespace.geometry.bytes(lba);
+        if matches!(execution.step, READ | WRITE)
+            && let Some(status) = self.barred(second, self.second(second))
+        {
+            return self.fail_fused(cx, (slot, second), execution, status);
+        }
         match execution.step {
             FETCH_COMPARED | FETCH_WRITTEN => {
                 let (into, active) = match execution.step {

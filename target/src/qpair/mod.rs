@@ -17,6 +17,7 @@ mod counts;
 mod execute;
 mod fused;
 mod phase;
+mod restriction;
 #[cfg(test)]
 mod tests;
 
@@ -26,7 +27,7 @@ use std::rc::Rc;
 
 use ironside_common::memory::{Account, Memory, Pool};
 use ironside_common::nvme::io::Geometry;
-use ironside_common::nvme::{Command, Completion, Status};
+use ironside_common::nvme::{Command, Completion, Status, io, reservation};
 use ironside_common::verbs::{Kind, QpHandle, Received, Sge, TargetVerbs, Token, Wc, WcStatus};
 use uuid::Uuid;
 
@@ -35,6 +36,7 @@ pub use self::fused::FUSED_MAX;
 use self::fused::Pairing;
 use self::phase::{Active, Execution, Phase, Reply, Slot, Work};
 pub use self::phase::{Extent, Fault};
+use self::restriction::Restriction;
 use crate::backend::Medium;
 
 /// A namespace as the data path sees it.
@@ -72,6 +74,18 @@ pub trait Services: Medium {
 
     /// Whether some of these blocks are claimed.
     fn is_claimed(&self, extent: &Extent) -> bool;
+
+    /// A reservation command. The answer comes by [`Qpair::on_admin_done`].
+    fn reserve(&mut self, job: ReservationJob);
+}
+
+/// A reservation command on its way to whoever knows the reservations: `data` is as in [`AdminJob`].
+#[derive(Debug)]
+pub struct ReservationJob {
+    pub token: Token,
+    pub nsid: u32,
+    pub request: reservation::Request,
+    pub data: Option<Sge>,
 }
 
 /// An admin or Fabrics command on its way to a controller.
@@ -136,6 +150,8 @@ pub struct Qpair {
     writes_first: bool,
     fault: Option<Fault>,
     counts: Counts,
+    /// What reservations of namespaces keep its host from.
+    restrictions: Vec<Restriction>,
     /// No new command starts any more.
     stopped: bool,
 }
@@ -166,6 +182,7 @@ impl Qpair {
             writes_first: false,
             fault: None,
             counts: Counts::default(),
+            restrictions: Vec::new(),
             stopped: false,
         }
     }
@@ -301,9 +318,9 @@ impl Qpair {
     /// The namespace of each command which a medium has been asked and has not answered.
     pub fn at_media(&self) -> impl Iterator<Item = u32> {
         self.slots.iter().filter_map(|slot| match &slot.phase {
-            Phase::Executing(Execution { active: Active { work: Work::Io(namespace, _), .. }, .. }) => {
-                Some(namespace.nsid)
-            }
+            Phase::Executing(Execution {
+                active: Active { work: Work::Io(namespace, request), .. }, ..
+            }) => (!matches!(request, io::Request::Reservation(_))).then_some(namespace.nsid),
             _ => None,
         })
     }

@@ -1,6 +1,6 @@
 //! Where a command stands, and what it holds there. Letting go of a phase lets go of its resources.
 use ironside_common::memory::Lease;
-use ironside_common::nvme::{Command, DataPointer, Status, io};
+use ironside_common::nvme::{Command, DataPointer, Status, io, reservation};
 use ironside_common::verbs::{Received, Remote, Sge, Verbs};
 
 use uuid::Uuid;
@@ -32,7 +32,12 @@ impl Slot {
             | Phase::AwaitSend(_)
             | Phase::Responding(_) => return None,
         };
-        let changes = matches!(&active.work, Work::Io(_, request) if request.changes_medium());
+        let changes = |request: &io::Request| {
+            // A reservation which changes late is as bad as a late write.
+            let reserves = matches!(request, io::Request::Reservation(_));
+            request.changes_medium() || reserves
+        };
+        let changes = matches!(&active.work, Work::Io(_, request) if changes(request));
         (changes || active.second.is_some()).then_some(active)
     }
 }
@@ -140,7 +145,7 @@ impl Active {
                 (bytes(lba), bytes(lba + u64::from(blocks)))
             }
             io::Request::DatasetManagement { .. } => (0, u64::MAX),
-            io::Request::Flush | io::Request::Unknown(_) => return None,
+            io::Request::Flush | io::Request::Reservation(_) | io::Request::Unknown(_) => return None,
         };
         Some(Extent { namespace: namespace.uuid, start, end })
     }
@@ -162,6 +167,12 @@ impl Active {
                 io::Request::Write { .. }
                     | io::Request::Compare { .. }
                     | io::Request::DatasetManagement { .. }
+                    | io::Request::Reservation(
+                        reservation::Request::Register { .. }
+                            | reservation::Request::Acquire { .. }
+                            | reservation::Request::Release { .. }
+                            | reservation::Request::Clear
+                    )
             ),
         };
         match self.pointer {

@@ -138,6 +138,10 @@ impl Services for Disk {
     fn is_claimed(&self, extent: &Extent) -> bool {
         self.claims.iter().any(|claim| claim.held && claim.extent.overlaps(extent))
     }
+
+    fn reserve(&mut self, job: ReservationJob) {
+        unreachable!("nobody here reserves: {job:?}");
+    }
 }
 
 /// A command of the host which has no answer yet.

@@ -5,10 +5,11 @@ use std::sync::mpsc::{self, Receiver, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use ironside_common::identity::state_directory;
 use ironside_common::provider::soft;
 use ironside_common::reactor::{Sender, mailbox, pin_to_core};
 
-use super::ServeError;
+use super::{ServeError, keeper};
 use crate::catalog::Catalog;
 use crate::control::config::{Config, Crc};
 use crate::poll_group::{Message, Settings};
@@ -42,6 +43,9 @@ impl Reactors {
             .collect::<Result<Vec<_>, _>>()?
             .into_iter()
             .unzip();
+        let directory = config.state_directory.clone().or_else(state_directory);
+        let keeper = keeper::start(directory, senders[0].clone()).map_err(ServeError::Thread)?;
+        let mut keeper = Some(keeper);
         let (started, all_started) = channel();
         let mut reactors = Self { senders, threads: Vec::new() };
         for (index, mailbox) in mailboxes.into_iter().enumerate() {
@@ -56,9 +60,16 @@ impl Reactors {
             };
             let provider =
                 soft::Settings { crc: config.crc == Crc::On, seed: seed(), ..soft::Settings::default() };
-            let senders = reactors.senders.clone();
-            let (io_poll, catalog) = (config.io_poll, Arc::clone(catalog));
-            let parts = Parts { group, provider, io_poll, catalog, mailbox, reactors: senders };
+            let parts = Parts {
+                group,
+                provider,
+                io_poll: config.io_poll,
+                catalog: Arc::clone(catalog),
+                mailbox,
+                reactors: reactors.senders.clone(),
+                // The first has the registrar.
+                keeper: keeper.take(),
+            };
             let started = started.clone();
             let pinned = (count <= cores && cores > 1).then_some(index);
             let thread = thread::Builder::new().name(format!("reactor-{index}"));

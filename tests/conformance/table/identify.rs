@@ -84,7 +84,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     row(
         "identify-14",
         "NVMe Base 2.2, 5.1.13.2.1, figure 313",
-        "ONCS offers Compare, Dataset Management, Write Zeroes and Verify, FUSES nothing, VWC a cache",
+        "ONCS offers Compare, Dataset Management, Write Zeroes, Verify and reservations, FUSES nothing, VWC a cache",
         optional_commands,
     ),
     row(
@@ -273,7 +273,7 @@ fn nothing_which_is_not_there() {
 
 fn optional_commands() {
     let data = controller();
-    assert_eq!(le(&data, 520, 2), 0b1000_1101);
+    assert_eq!(le(&data, 520, 2), 0b1010_1101);
     assert_eq!(le(&data, 522, 2), 1);
     // ACWU: four blocks of 4 KiB, 0's based.
     assert_eq!(le(&data, 532, 2), 3);
@@ -305,7 +305,11 @@ fn namespace_attributes() {
         assert_eq!(data[30] & 1, 1, "NMIC");
         assert_eq!(data[99] & 1, u8::from(nsid == 3), "NSATTR");
         assert_eq!(data[33] & 0b111, 0b001, "DLFEAT");
-        assert_eq!((data[27], data[28], data[29], data[31]), (0, 0, 0, 0), "no metadata, no reservations");
+        assert_eq!(
+            (data[27], data[28], data[29], data[31]),
+            (0, 0, 0, 0xFF),
+            "no metadata, all reservations"
+        );
     }
 }
 

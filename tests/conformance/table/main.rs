@@ -17,6 +17,7 @@ mod pipe;
 mod property;
 mod queue;
 mod rdmap;
+mod reservation;
 mod sgl;
 mod target;
 mod wire;
@@ -56,6 +57,7 @@ const AREAS: &[&[Requirement]] = &[
     discovery::ROWS,
     admin::ROWS,
     io::ROWS,
+    reservation::ROWS,
     mpa::ROWS,
     rdmap::ROWS,
     host::ROWS,

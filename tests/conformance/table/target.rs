@@ -102,6 +102,11 @@ impl Target {
                 group.on_message(*now, message);
                 busy = true;
             }
+            // Here everything is durable at once.
+            while let Some(keep) = group.next_keep() {
+                group.on_message(*now, Message::Kept { uuid: keep.uuid, number: keep.number, kept: true });
+                busy = true;
+            }
             busy |= group.verbs().flush(*now);
             idle = if busy { 0 } else { idle + 1 };
         }
