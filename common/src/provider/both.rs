@@ -306,3 +306,19 @@ impl<W: Wire> Connections for Both<W> {
         route!(self, qp, |verbs, qp| verbs.destroy(qp));
     }
 }
+
+#[cfg(test)]
+#[cfg(feature = "ibv")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_handle_of_either_kind_has_a_name_of_its_own() {
+        for inner in [0, 1, CONNECTIONS - 1].map(QpHandle) {
+            let (soft, adapter) = (Inner::Soft(inner).outer(), Inner::Adapter(inner).outer());
+            assert_ne!(soft, adapter);
+            assert!(matches!(Inner::of(soft), Inner::Soft(handle) if handle == inner));
+            assert!(matches!(Inner::of(adapter), Inner::Adapter(handle) if handle == inner));
+        }
+    }
+}
