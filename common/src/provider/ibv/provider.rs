@@ -380,6 +380,8 @@ fn route(
     }
     let qp = owner.qp;
     link.queue.on_completion(completion, |outcome| match outcome {
+        // Whoever was told of the end may destroy the connection: it is lent no message any more.
+        Outcome::Received { .. } if *ended => {}
         Outcome::Received { buffer, length, invalidated } => {
             *lent += 1;
             events.push_back(Event::Received(Received { qp, buffer, length, invalidated }));
