@@ -38,7 +38,8 @@ lint: ## rustfmt, clippy, licences of what we depend on
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo deny --locked --all-features check licenses bans sources
 
-fuzz: ## a minute per fuzz target, where a nightly toolchain and cargo-fuzz are to be had
+fuzz: ## libFuzzer, a minute per target
+	tests/install fuzz
 	fuzz/run
 
 bench: ## the figures of docs/performance.md, on this machine
