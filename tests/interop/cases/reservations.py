@@ -19,8 +19,9 @@ def run(lab):
             network
             host() {
                 id=00000000-0000-4000-8000-00000000000$1
-                must nvme connect -t rdma -a "$ADDRESS" -s "$PORT" -n "$NQN" -i 1 --reconnect-delay=1 --ctrl-loss-tmo=1800 \
-                    -I "$id" -q "nqn.2014-08.org.nvmexpress:uuid:$id"
+                # nvme-cli takes a second host for the first one connecting again; the kernel does not.
+                echo "transport=rdma,traddr=$ADDRESS,trsvcid=$PORT,nqn=$NQN,nr_io_queues=1,reconnect_delay=1,ctrl_loss_tmo=1800,hostid=$id,hostnqn=nqn.2014-08.org.nvmexpress:uuid:$id" > /tmp/options
+                must dd if=/tmp/options of=/dev/nvme-fabrics bs=4096
                 wait_until "[ -b /dev/nvme$2n1 ]"
             }
             step "two hosts"
@@ -35,7 +36,7 @@ def run(lab):
                 python3 -c 'import fcntl, struct, sys
 number, form, *values = sys.argv[2:]
 with open(sys.argv[1], "rb+", buffering=0) as device:
-    status = fcntl.ioctl(device, int(number, 0), struct.pack(form, *(int(value) for value in values)))
+    status = fcntl.ioctl(device, int(number, 0), bytearray(struct.pack(form, *(int(value) for value in values))))
 sys.exit(f"refused: {status:#x}" if status else 0)' "$@"
             }
             must pr $a 0x401870C8 QQII 0 10 0 0
