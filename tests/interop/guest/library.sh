@@ -212,3 +212,11 @@ kernel_target() {
     echo "$3" > "$root/ports/1/addr_trsvcid"
     ln -s "$root/subsystems/$1" "$root/ports/1/subsystems/$1" || fail "the kernel's target does not listen"
 }
+
+# Our initiator in the guest: attach_ours OPTION… sets $device to the block device, detach_ours takes it away.
+attach_ours() {
+    export HOME=/tmp
+    keep attached.json "$IRONSIDE" connect "$@" -o json -c 1 --via fuse
+    device=$(sed -n 's/.*"DevicePath": "\(.*\)".*/\1/p' /tmp/said)
+}
+detach_ours() { must "$IRONSIDE" disconnect -d "$device"; }
