@@ -3,7 +3,8 @@ use crate::Breach;
 use crate::source::{Source, Token, closing};
 
 /// Each module of `common`, and the modules of `common` it may name.
-const COMMON: [(&str, &[&str]); 9] = [
+const COMMON: [(&str, &[&str]); 10] = [
+    ("auth", &["nvme"]),
     ("size", &[]),
     ("time", &[]),
     ("identity", &["nvme"]),
