@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arrayvec::ArrayString;
+use ironside_common::auth::Policy;
 use ironside_common::nvme::Nqn;
 use uuid::Uuid;
 
@@ -166,11 +167,20 @@ pub enum Way {
     Adapter,
 }
 
-/// Which hosts may connect. A name is no secret: this keeps order, not secrets.
+/// Which hosts may connect. A name is no secret, which only a [`Key`] adds.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Hosts {
     Any,
     Listed(Vec<Nqn>),
+}
+
+/// What a host has to prove before it may use a subsystem.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Key {
+    pub host: Nqn,
+    pub policy: Arc<Policy>,
+    /// Whether a host which is connected has to authenticate anew as soon as its key is another.
+    pub disconnect_on_change: bool,
 }
 
 /// One NVM subsystem.
@@ -179,6 +189,7 @@ pub struct Subsystem {
     nqn: Nqn,
     serial: ArrayString<20>,
     hosts: Hosts,
+    keys: Vec<Key>,
     listen: Vec<SocketAddr>,
     namespaces: Vec<Namespace>,
 }
@@ -211,7 +222,24 @@ impl Subsystem {
             return Err(CatalogError::DuplicateNamespace(nqn.into(), pair[0].nsid));
         }
         namespaces.iter().try_for_each(Namespace::check)?;
-        Ok(Self { nqn, serial, hosts, listen, namespaces })
+        Ok(Self { nqn, serial, hosts, keys: Vec::new(), listen, namespaces })
+    }
+
+    /// The same, but for hosts which have to authenticate.
+    #[must_use]
+    pub fn with_keys(self, keys: Vec<Key>) -> Self {
+        Self { keys, ..self }
+    }
+
+    #[must_use]
+    pub fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
+    /// What this host has to prove; nothing if its name is enough.
+    #[must_use]
+    pub fn key(&self, host: &Nqn) -> Option<&Key> {
+        self.keys.iter().find(|key| key.host == *host)
     }
 
     #[must_use]

@@ -1,5 +1,7 @@
 //! One reactor of the daemon: the poll group over software RDMA, adapters and the ring's backends, its mailbox,
 //! and the way to the other reactors.
+mod computing;
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -8,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, TrySendError};
 use std::time::Duration;
 
+use ironside_common::auth::{Outcome, SystemRandomness};
 use ironside_common::memory::{Memory, Pool, SizeClass};
 use ironside_common::provider::both::Both;
 #[cfg(feature = "ibv")]
@@ -18,13 +21,14 @@ use ironside_common::reactor::{Mailbox, Ring, RingError, Sender, Tenant, run, so
 use ironside_common::time::Time;
 use ironside_common::verbs::{Kind, Sge, Token};
 
+use self::computing::Computing;
 use crate::backend::{Backends, Done, Medium, OpenMedium, Operation};
 #[cfg(feature = "ibv")]
 use crate::catalog::Way;
 use crate::catalog::{Catalog, Namespace};
 use crate::control::config::IoPoll;
 use crate::controller::TRANSFER_MAX;
-use crate::poll_group::{self, Message, PollGroup, Storage, Unanswered};
+use crate::poll_group::{self, Message, PollGroup, QueueName, Storage, Unanswered};
 use crate::reservation::Keep;
 
 /// Entries of a reactor's ring; more in flight are submitted as these complete.
@@ -51,6 +55,8 @@ pub enum Letter {
     Welcome(Box<Incoming>),
     /// From another reactor, or from control.
     Group(Message),
+    /// What an authentication of this reactor waits for.
+    Computed { queue: QueueName, outcome: Outcome },
     /// Get at the media of a version which is to come.
     Attach { catalog: Arc<Catalog>, done: mpsc::Sender<io::Result<()>> },
     /// Go over to a version whose media are attached. Media it does not name are let go of once no command
@@ -122,6 +128,7 @@ struct Reactor {
     mailbox: Mailbox<Letter>,
     post: Post,
     keeper: Option<mpsc::Sender<Keep>>,
+    computing: Computing,
     /// When to look for media which are not served any more, while there are some.
     retire_at: Option<Time>,
 }
@@ -185,7 +192,8 @@ impl Reactor {
         let verbs = with_adapters(verbs, &catalog)?;
         let me = group.reactor;
         let group = PollGroup::new(group, verbs, storage, pool, memory, catalog);
-        Ok(Self { me, group, mailbox, post: Post::new(reactors), keeper, retire_at: None })
+        let computing = Computing::new(reactors[me].clone());
+        Ok(Self { me, group, mailbox, post: Post::new(reactors), computing, keeper, retire_at: None })
     }
 
     fn open_letter(&mut self, ring: &mut Ring, now: Time, letter: Letter) {
@@ -218,6 +226,7 @@ impl Reactor {
                 }
             }
             Letter::Group(message) => self.group.on_message(now, message),
+            Letter::Computed { queue, outcome } => self.group.on_computed(now, queue, outcome),
         }
     }
 
@@ -246,6 +255,15 @@ impl Reactor {
         busy
     }
 
+    fn compute(&mut self, now: Time) {
+        while let Some((queue, job)) = self.group.next_job() {
+            if let Err(job) = self.computing.submit(queue, job) {
+                let outcome = job.run(&mut SystemRandomness);
+                self.group.on_computed(now, queue, outcome);
+            }
+        }
+    }
+
     /// Lets go of media which are not served any more and which no command needs.
     fn retire(&mut self, ring: &mut Ring, now: Time) -> bool {
         if self.retire_at.is_none_or(|at| now < at) {
@@ -271,6 +289,7 @@ impl Tenant for Reactor {
         busy |= self.group.turn(now);
         busy |= self.group.storage().backends.pump(ring);
         busy |= self.retire(ring, now);
+        self.compute(now);
         busy |= self.post_letters(now);
         busy |= self.group.verbs().flush(now);
         self.group.verbs().cool(|source, interest| watch(ring, source, interest));
@@ -395,8 +414,7 @@ mod tests {
         let mut post = Post::new(vec![sender]);
         let now = Time::from_nanos(1 << 50);
         let left = |cntlid| {
-            let queue =
-                poll_group::QueueName { reactor: 0, qp: ironside_common::verbs::QpHandle(0), generation: 0 };
+            let queue = QueueName { reactor: 0, qp: ironside_common::verbs::QpHandle(0), generation: 0 };
             Message::Left { cntlid, queue }
         };
         (1..=3).for_each(|cntlid| post.push(0, left(cntlid)));

@@ -9,8 +9,8 @@ use clap_complete::Shell;
 use ironside_common::nvme::Nqn;
 
 use super::config::{
-    Config, ConfigError, Crc, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX, Hosts, IoPoll, Listen, Namespace,
-    Provider, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Serial, Subsystem,
+    Config, ConfigError, Crc, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX, HostKey, Hosts, IoPoll, Listen,
+    Namespace, Provider, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Serial, Subsystem,
 };
 use super::devices::Format;
 
@@ -78,6 +78,12 @@ struct Flags {
     /// Admit every host that reaches a listener.
     #[arg(long)]
     allow_any_host: bool,
+    /// File of mode 0600 with the secret (DHHC-1:…) by which each admitted host has to authenticate.
+    #[arg(long, value_name = "FILE", conflicts_with = "allow_any_host")]
+    key_file: Option<PathBuf>,
+    /// File of mode 0600 with the secret by which the subsystem authenticates to hosts that ask for it.
+    #[arg(long, value_name = "FILE", requires = "key_file")]
+    controller_key_file: Option<PathBuf>,
     /// Threads that serve; without it one for each core.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(REACTORS_MAX)))]
     reactors: Option<u16>,
@@ -153,6 +159,14 @@ impl Serve {
 
 impl Flags {
     fn into_config(self) -> Result<Config, ConfigError> {
+        let named: Vec<_> = if self.allow_host.is_empty() {
+            vec![None]
+        } else {
+            self.allow_host.iter().copied().map(Some).collect()
+        };
+        let key = |(nqn, file)| HostKey::new(nqn, file, self.controller_key_file.clone());
+        let files = self.key_file.iter().cycle().cloned();
+        let keys = named.into_iter().zip(files).map(key).collect();
         let hosts = match self.allow_host {
             _ if self.allow_any_host => Hosts::Any,
             listed if listed.is_empty() => Hosts::ThisMachine,
@@ -163,6 +177,7 @@ impl Flags {
             nqn: self.nqn,
             serial: self.serial,
             hosts,
+            keys,
             listen: Vec::new(),
             namespaces: (1..).zip(self.namespace).map(numbered).collect(),
         };

@@ -10,6 +10,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use ironside_common::auth::{Group, Hash};
 use ironside_common::nvme::Nqn;
 use uuid::Uuid;
 
@@ -55,6 +56,8 @@ pub struct Subsystem {
     /// `None`: one made once and kept in the state directory.
     pub serial: Option<Serial>,
     pub hosts: Hosts,
+    /// Hosts which are admitted, and have to authenticate.
+    pub keys: Vec<HostKey>,
     /// Empty: wherever the target listens.
     pub listen: Vec<Listen>,
     /// Never empty.
@@ -68,6 +71,39 @@ pub enum Hosts {
     ThisMachine,
     Listed(Vec<Nqn>),
     Any,
+}
+
+/// What a host has to prove, by DH-HMAC-CHAP.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostKey {
+    /// `None`: the host this machine is.
+    pub nqn: Option<Nqn>,
+    pub key_file: PathBuf,
+    /// By which the subsystem proves itself to a host that asks for it.
+    pub controller_key_file: Option<PathBuf>,
+    /// In order of preference; never empty.
+    pub hashes: Vec<Hash>,
+    pub groups: Vec<Group>,
+    /// Whether a host is disconnected, to authenticate anew, when its key is another.
+    pub disconnect_on_change: bool,
+}
+
+impl HostKey {
+    /// The shortest computation first which keeps keys safe from those who listen; none for hosts that cannot.
+    pub const GROUPS: [Group; 6] = [
+        Group::Ffdhe2048,
+        Group::Ffdhe3072,
+        Group::Ffdhe4096,
+        Group::Ffdhe6144,
+        Group::Ffdhe8192,
+        Group::Null,
+    ];
+
+    /// With every hash and group there is.
+    pub fn new(nqn: Option<Nqn>, key_file: PathBuf, controller_key_file: Option<PathBuf>) -> Self {
+        let (hashes, groups) = (Hash::ALL.to_vec(), Self::GROUPS.to_vec());
+        Self { nqn, key_file, controller_key_file, hashes, groups, disconnect_on_change: false }
+    }
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]

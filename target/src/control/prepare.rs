@@ -2,6 +2,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use ironside_common::auth::{Policy, Secret, SecretFileError};
 use ironside_common::identity::{self, host_identity};
 use ironside_common::nvme::Nqn;
 
@@ -11,7 +12,7 @@ use super::media::{self, MediaError, Opened};
 use super::reservations::{self, ReservationsError};
 use super::way::{self, WayError};
 use crate::backend::{self, OpenMedium, WeakMedium};
-use crate::catalog::{Catalog, CatalogError, Hosts, Namespace, Subsystem};
+use crate::catalog::{Catalog, CatalogError, Hosts, Key, Namespace, Subsystem};
 
 /// Why a configuration which is right cannot be served here.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +29,8 @@ pub enum PrepareError {
     Catalog(#[from] CatalogError),
     #[error(transparent)]
     Way(#[from] WayError),
+    #[error(transparent)]
+    Key(#[from] SecretFileError),
     #[error("`{0}` is a namespace already, under another name: two would write over each other")]
     SameMedium(String),
 }
@@ -175,14 +178,34 @@ fn subsystem(
             Ok(Namespace { kept: kept.map(Arc::new), ..Namespace::whole(nsid, *uuid, medium) })
         })
         .collect::<Result<_, ReservationsError>>()?;
-    let hosts = hosts(&said.hosts, &identity.nqn)?;
-    Ok(Subsystem::new(identity.nqn, identity.serial.as_str(), hosts, listen, namespaces)?)
+    let keys = said.keys.iter().map(key).collect::<Result<Vec<_>, _>>()?;
+    let hosts = hosts(&said.hosts, &keys, &identity.nqn)?;
+    let subsystem = Subsystem::new(identity.nqn, identity.serial.as_str(), hosts, listen, namespaces)?;
+    Ok(subsystem.with_keys(keys))
 }
 
-fn hosts(said: &config::Hosts, subsystem: &Nqn) -> Result<Hosts, PrepareError> {
+/// What a host has to prove, with the secrets read anew.
+fn key(said: &config::HostKey) -> Result<Key, PrepareError> {
+    let host = match said.nqn {
+        Some(nqn) => nqn,
+        None => host_identity()?.nqn,
+    };
+    let controller = said.controller_key_file.as_deref().map(Secret::read).transpose()?;
+    let (hashes, groups) = (said.hashes.clone(), said.groups.clone());
+    let policy = Policy { host: Secret::read(&said.key_file)?, controller, hashes, groups };
+    Ok(Key { host, policy: Arc::new(policy), disconnect_on_change: said.disconnect_on_change })
+}
+
+/// Whoever has a key is admitted with it.
+fn hosts(said: &config::Hosts, keys: &[Key], subsystem: &Nqn) -> Result<Hosts, PrepareError> {
+    let with_keys = |hosts: &[Nqn]| {
+        let added = keys.iter().map(|key| key.host).filter(|host| !hosts.contains(host));
+        Hosts::Listed(hosts.iter().copied().chain(added).collect())
+    };
     Ok(match said {
-        config::Hosts::ThisMachine => Hosts::Listed(vec![host_identity()?.nqn]),
-        config::Hosts::Listed(hosts) => Hosts::Listed(hosts.clone()),
+        config::Hosts::ThisMachine if keys.is_empty() => Hosts::Listed(vec![host_identity()?.nqn]),
+        config::Hosts::ThisMachine => with_keys(&[]),
+        config::Hosts::Listed(hosts) => with_keys(hosts),
         config::Hosts::Any => {
             tracing::warn!("{subsystem} admits every host that reaches a listener");
             Hosts::Any

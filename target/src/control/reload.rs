@@ -32,6 +32,7 @@ pub enum Change {
     /// Its medium was opened anew, or takes writes no more, or again.
     NamespaceReopened(Nqn, u32),
     HostsChanged(Nqn),
+    KeysChanged(Nqn),
     ListenerAdded(SocketAddr),
     ListenerRemoved(SocketAddr),
 }
@@ -114,6 +115,9 @@ fn between(old: &Subsystem, new: &Subsystem, changes: &mut Vec<Change>) {
     if old.hosts() != new.hosts() {
         changes.push(Change::HostsChanged(nqn));
     }
+    if old.keys() != new.keys() {
+        changes.push(Change::KeysChanged(nqn));
+    }
 }
 
 fn of_namespace(nqn: Nqn, old: &Namespace, new: &Namespace) -> Option<Change> {
@@ -143,6 +147,7 @@ impl fmt::Display for Change {
             }
             Self::NamespaceReopened(nqn, nsid) => write!(f, "namespace {nsid} of {nqn} opened anew"),
             Self::HostsChanged(nqn) => write!(f, "other hosts admitted to {nqn}"),
+            Self::KeysChanged(nqn) => write!(f, "other keys for hosts of {nqn}"),
             Self::ListenerAdded(address) => write!(f, "+1 listener {address}"),
             Self::ListenerRemoved(address) => write!(f, "-1 listener {address}"),
         }

@@ -31,7 +31,7 @@ use self::error_log::ErrorLog;
 use self::keep_alive::KeepAlive;
 use self::properties::{Change, Registers};
 use self::reservation_log::ReservationLog;
-use crate::catalog::{Catalog, Subsystem};
+use crate::catalog::{Catalog, Key, Subsystem};
 use crate::qpair::{Counts, Failure};
 use crate::reservation::HostId;
 
@@ -198,6 +198,9 @@ impl Controller {
             (_, Some(new)) if !new.is_reached_at(self.admission.local) => {
                 self.events.push_back(Event::Fatal { why: "it is not reached at this address any more" });
             }
+            (Some(old), Some(new)) if must_authenticate(old.key(&self.host_nqn), new.key(&self.host_nqn)) => {
+                self.events.push_back(Event::Fatal { why: "its host has to authenticate with another key" });
+            }
             (None, Some(_)) => {}
             (Some(old), Some(new)) => self.note_changed_namespaces(old, new),
         }
@@ -291,6 +294,15 @@ impl Controller {
 
     fn is_discovery(&self) -> bool {
         self.subnqn.is_discovery()
+    }
+}
+
+/// Whether what a host has proven is not enough any more.
+fn must_authenticate(old: Option<&Key>, new: Option<&Key>) -> bool {
+    match (old, new) {
+        (_, None) => false,
+        (None, Some(_)) => true,
+        (Some(old), Some(new)) => new.disconnect_on_change && old.policy != new.policy,
     }
 }
 

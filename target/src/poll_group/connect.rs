@@ -2,13 +2,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ironside_common::nvme::fabrics::{Connect, ConnectData};
+use ironside_common::nvme::fabrics::{Connect, ConnectData, ConnectResponse};
 use ironside_common::nvme::private_data::{Reject, RejectStatus, Reply, Request};
-use ironside_common::nvme::{AdminOpcode, Command, FabricsType, Status};
+use ironside_common::nvme::{AdminOpcode, Command, FabricsType, Nqn, Status};
 use ironside_common::time::Time;
 use ironside_common::verbs::{CmRequest, ConnectParameters, Connections, QpHandle, TargetVerbs, Token};
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::authenticate::Authentication;
 use super::connection::{Connection, Joining, Membership};
 use super::{HostName, Join, Message, PollGroup, QueueName, Storage};
 use crate::controller::{Admission, Controller, Outcome, Refusal};
@@ -72,6 +73,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             held: false,
             subnqn: None,
             joining: None,
+            authentication: None,
             disconnecting: false,
             disconnected: false,
             waiting: false,
@@ -113,6 +115,13 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let qp = QpHandle(job.token.qpair);
         let Some(connection) = self.connection(qp) else { return };
         let connect = job.command.fabrics_type() == Some(FabricsType::CONNECT);
+        let authenticates = matches!(
+            job.command.fabrics_type(),
+            Some(FabricsType::AUTHENTICATION_SEND | FabricsType::AUTHENTICATION_RECEIVE)
+        );
+        if authenticates && connection.authentication.is_some() {
+            return self.on_authentication(now, &job);
+        }
         match (&connection.membership, connect) {
             (None, true) if !connection.connecting => self.on_connect(now, qp, &job),
             (Some(membership), false) if membership.qid == 0 => {
@@ -235,12 +244,13 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 self.controllers.insert(cntlid, machine, queue);
                 self.next_check = now;
                 let membership = Membership { cntlid, qid: 0, host: HostName::of(&data) };
-                self.become_member(now, queue.qp, token, membership, Role::Admin, &connect);
+                self.become_member(now, queue.qp, token, membership, Role::Admin, &connect, &data.subnqn);
             }
             Err(refusal) => self.refuse(now, queue.qp, token, refusal, &HostName::of(&data)),
         }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "all of one Connect")]
     fn become_member(
         &mut self,
         now: Time,
@@ -249,16 +259,36 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         membership: Membership,
         role: Role,
         connect: &Connect,
+        subnqn: &[u8; 256],
     ) {
         let (cntlid, qid) = (membership.cntlid, membership.qid);
+        let authentication = self.owed_authentication(now, &membership, &role, subnqn);
+        let authentication_required = authentication.is_some();
+        let role = if authentication_required { Role::Unauthenticated } else { role };
         let Some(connection) = self.connection(qp) else { return };
         assert!(connection.membership.is_none(), "a queue belongs to one controller");
         connection.membership = Some(membership);
+        connection.authentication = authentication;
         let flow_control = (!connect.disable_sq_flow_control).then_some(connect.sqsize.saturating_add(1));
         connection.qpair.connected(role, qid, flow_control);
         self.restrict(qp);
-        let reply = AdminReply { status: Status::SUCCESS, result: cntlid.into(), length: 0 };
+        let result = ConnectResponse { cntlid, authentication_required }.to_result();
+        let reply = AdminReply { status: Status::SUCCESS, result, length: 0 };
         self.answer(now, token, reply);
+    }
+
+    /// The authentication which the host of a new queue owes, if there is a key for it.
+    fn owed_authentication(
+        &self,
+        now: Time,
+        membership: &Membership,
+        role: &Role,
+        subnqn: &[u8; 256],
+    ) -> Option<Box<Authentication>> {
+        // Both were found valid by whoever let the queue in.
+        let (host, subsystem) = (Nqn::from_field(&membership.host.nqn).ok()?, Nqn::from_field(subnqn).ok()?);
+        let policy = self.policy(&host, &subsystem)?;
+        Some(Box::new(Authentication::new(now, host, subsystem, policy, role)))
     }
 
     fn refuse(&mut self, now: Time, qp: QpHandle, token: Token, refusal: Refusal, host: &HostName) {
@@ -320,6 +350,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                         joining.membership,
                         role,
                         &joining.connect,
+                        &joining.subnqn,
                     );
                 }
                 None => self.refuse(now, queue.qp, joining.token, Refusal::parameter_in_data(256), &host),
@@ -402,7 +433,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     }
 }
 
-fn refused(status: Status) -> AdminReply {
+pub(super) fn refused(status: Status) -> AdminReply {
     AdminReply { status, result: 0, length: 0 }
 }
 

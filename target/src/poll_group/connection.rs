@@ -7,6 +7,7 @@ use ironside_common::time::Time;
 use ironside_common::verbs::Token;
 
 use super::HostName;
+use super::authenticate::Authentication;
 use crate::qpair::{Qpair, SharedCounts};
 
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(super) struct Connection {
     pub(super) subnqn: Option<[u8; 256]>,
     /// The Connect which another reactor decides about.
     pub(super) joining: Option<Joining>,
+    /// How far its host is known, if it has to be.
+    pub(super) authentication: Option<Box<Authentication>>,
     pub(super) disconnecting: bool,
     pub(super) disconnected: bool,
     /// Named by the queue of those who wait for a buffer.

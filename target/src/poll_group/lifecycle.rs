@@ -44,6 +44,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             }
             self.leave_controller(now, qp);
             self.give_up_connect(now, qp);
+            self.give_up_authentication(now, qp);
         }
         if disconnected && drained {
             self.verbs.destroy(qp);
@@ -122,6 +123,9 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             if connection.membership.is_none() && late {
                 busy = true;
                 self.end(now, qp, Fault::Ended("no Connect came within 5 seconds"));
+            } else if let Some(fault) = connection.authentication.as_ref().and_then(|one| one.overdue(now)) {
+                busy = true;
+                self.end(now, qp, fault);
             } else if let Some(since) = self.draining {
                 let overdue = now.since(since) >= DRAIN_DEADLINE;
                 if connection.qpair.is_idle() && !self.has_io_queues(index) || overdue {

@@ -3,6 +3,7 @@
 //!
 //! A controller lives on the reactor of its admin queue, which its identifier names, so that any reactor
 //! finds the way to it without asking. Its I/O queues may be anywhere.
+mod authenticate;
 mod claims;
 mod connect;
 mod connection;
@@ -20,6 +21,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ironside_common::auth::Job;
 use ironside_common::memory::{Account, Memory, Pool};
 use ironside_common::time::Time;
 use ironside_common::verbs::{CmEvent, Connections, Event, QpHandle, Sge, TargetVerbs, Token};
@@ -141,6 +143,8 @@ pub struct PollGroup<V, B> {
     quiescing: Vec<quiesce::Quiesce>,
     reservations: Reservations,
     outbox: VecDeque<(usize, Message)>,
+    /// What authentications have to compute.
+    jobs: VecDeque<(QueueName, Job)>,
     /// Queue pairs which wait for a buffer, whose turn comes first in front; and up to which return of
     /// buffers all of them have been offered one.
     waiting: VecDeque<QueueName>,
@@ -185,6 +189,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             quiescing: Vec::new(),
             reservations: Reservations::new(settings.reactor, settings.reactors, &catalog),
             outbox: VecDeque::new(),
+            jobs: VecDeque::new(),
             waiting: VecDeque::new(),
             offered: 0,
             peers: BTreeMap::new(),
@@ -224,7 +229,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             busy |= self.check_deadlines(now);
         }
         busy |= self.wake_waiters(now);
-        busy || !self.outbox.is_empty()
+        busy || !self.outbox.is_empty() || !self.jobs.is_empty()
     }
 
     /// When [`Self::turn`] has something to do even if nothing happens.

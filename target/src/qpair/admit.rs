@@ -1,5 +1,5 @@
 //! How a command comes in: looked at once and whole, in the order of its queue.
-use ironside_common::nvme::{Command, DataPointer, Status, admin, io};
+use ironside_common::nvme::{Command, DataPointer, FabricsType, Status, admin, io};
 use ironside_common::verbs::{Received, TargetVerbs};
 
 use super::fused::{Fuse, Pairing};
@@ -93,6 +93,7 @@ impl Qpair {
                 }
                 Ok(Work::Io(namespace, request))
             }
+            Role::Unauthenticated if !is_authentication(command) => Err(Status::AUTHENTICATION_REQUIRED),
             _ => {
                 admin::transfer(command)?.check(pointer)?;
                 Ok(Work::Admin(*command))
@@ -114,4 +115,11 @@ impl Qpair {
             self.await_buffer.push_back(slot);
         }
     }
+}
+
+fn is_authentication(command: &Command) -> bool {
+    matches!(
+        command.fabrics_type(),
+        Some(FabricsType::AUTHENTICATION_SEND | FabricsType::AUTHENTICATION_RECEIVE)
+    )
 }

@@ -120,6 +120,8 @@ pub struct Context<'a, V, S> {
 #[derive(Clone, Debug)]
 pub enum Role {
     Unconnected,
+    /// Connected, but nobody has proven yet to be its host.
+    Unauthenticated,
     Admin,
     Io(Rc<[Namespace]>),
 }
@@ -192,6 +194,11 @@ impl Qpair {
         self.role = role;
         self.sqid = sqid;
         self.sq_size = sq_size.unwrap_or(0);
+    }
+
+    /// The host has proven who it is: what the queue is for from now on.
+    pub fn authenticated(&mut self, role: Role) {
+        self.role = role;
     }
 
     /// New namespaces for an I/O queue, between two turns. Commands under way finish on the old ones.

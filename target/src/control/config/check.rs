@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 
-use super::{Backing, Config, SUBSYSTEMS_MAX};
+use super::{Backing, Config, Hosts, SUBSYSTEMS_MAX};
 use crate::catalog::NSID_MAX;
 
 /// Where in a configuration something does not fit.
@@ -41,6 +41,12 @@ pub enum Conflict {
     SameUuid(uuid::Uuid),
     #[error("a host is listed, and any host allowed: say one of them")]
     ListedAndAny,
+    #[error("a host has to authenticate, and any host is allowed: it would get in without, by another name")]
+    KeyAndAny,
+    #[error("{0} has a key here already")]
+    SameHost(String),
+    #[error("a host that has to authenticate needs a `key-file`: `ironside gen-dhchap-key` makes one")]
+    NoKeyFile,
 }
 
 impl Config {
@@ -58,6 +64,7 @@ impl Config {
         }
         self.check_names()?;
         self.check_listeners()?;
+        self.check_keys()?;
         self.check_namespaces()
     }
 
@@ -82,6 +89,21 @@ impl Config {
                 if *providers.entry(address).or_insert(provider) != provider {
                     return Err((Place::Subsystem(index), Conflict::TwoProviders(address)));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_keys(&self) -> Result<(), (Place, Conflict)> {
+        for (index, subsystem) in self.subsystems.iter().enumerate() {
+            let refused = |conflict| Err((Place::Subsystem(index), conflict));
+            if subsystem.hosts == Hosts::Any && !subsystem.keys.is_empty() {
+                return refused(Conflict::KeyAndAny);
+            }
+            let mut hosts = BTreeSet::new();
+            if let Some(twice) = subsystem.keys.iter().find(|key| !hosts.insert(key.nqn)) {
+                let name = twice.nqn.map_or_else(|| "this machine's host".into(), |nqn| nqn.to_string());
+                return refused(Conflict::SameHost(name));
             }
         }
         Ok(())

@@ -12,8 +12,8 @@ use super::error::nearest;
 use super::value::uuid;
 use super::{
     Backing, BlockSize, Config, ConfigError, Crc, DEFAULT_PORT, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX,
-    Hosts, IoPoll, Listen, Namespace, Place, Problem, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX,
-    Size, Subsystem, ValueError,
+    HostKey, Hosts, IoPoll, Listen, Namespace, Place, Problem, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX,
+    REACTORS_MAX, Size, Subsystem, ValueError,
 };
 use crate::catalog::NSID_MAX;
 
@@ -28,7 +28,9 @@ const TOP: [&str; 9] = [
     "state-dir",
     "subsystem",
 ];
-const SUBSYSTEM: [&str; 6] = ["nqn", "serial", "allow-hosts", "allow-any-host", "listen", "namespace"];
+const SUBSYSTEM: [&str; 7] =
+    ["nqn", "serial", "allow-hosts", "allow-any-host", "host", "listen", "namespace"];
+const HOST: [&str; 6] = ["nqn", "key-file", "controller-key-file", "hashes", "groups", "on-key-change"];
 const NAMESPACE: [&str; 8] = ["nsid", "path", "size", "ram", "null", "lba", "read-only", "uuid"];
 
 pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
@@ -82,6 +84,7 @@ fn subsystem(table: &Table<'_>, spans: &mut Vec<Spans>) -> Result<Subsystem, Con
         nqn: table.nqn("nqn")?,
         serial: table.parsed("serial")?,
         hosts: hosts(table)?,
+        keys: table.tables("host", &HOST, host_key)?,
         listen: table.listen()?,
         namespaces: table.tables("namespace", &NAMESPACE, |one| {
             namespaces.push(one.span.clone());
@@ -109,6 +112,28 @@ fn hosts(table: &Table<'_>) -> Result<Hosts, ConfigError> {
             names.into_iter().map(parse).collect::<Result<_, _>>().map(Hosts::Listed)
         }
     }
+}
+
+fn host_key(table: &Table<'_>) -> Result<HostKey, ConfigError> {
+    let path = |key| Ok::<_, ConfigError>(table.string(key)?.map(|(text, _)| PathBuf::from(text)));
+    let Some(key_file) = path("key-file")? else {
+        return Err(table.file.error(table.span.clone(), super::Conflict::NoKeyFile.into()));
+    };
+    let mut key = HostKey::new(table.nqn("nqn")?, key_file, path("controller-key-file")?);
+    if let Some(hashes) = table.list("hashes")? {
+        key.hashes = hashes;
+    }
+    if let Some(groups) = table.list("groups")? {
+        key.groups = groups;
+    }
+    key.disconnect_on_change = match table.string("on-key-change")? {
+        None | Some(("keep", _)) => false,
+        Some(("disconnect", _)) => true,
+        Some((other, span)) => {
+            return Err(table.bad("on-key-change", span, ValueError::OnKeyChange(other.into())));
+        }
+    };
+    Ok(key)
 }
 
 /// A namespace without a number takes the one after its predecessor's.
@@ -273,6 +298,20 @@ impl<'a> Table<'a> {
         array.iter().map(text).collect::<Result<_, _>>().map(Some)
     }
 
+    /// Names of which there is one at least.
+    fn list<T: FromStr>(&self, key: &'static str) -> Result<Option<Vec<T>>, ConfigError>
+    where
+        ValueError: From<T::Err>,
+    {
+        let Some(names) = self.strings(key)? else { return Ok(None) };
+        if names.is_empty() {
+            return Err(self.bad(key, self.span_of(key), ValueError::EmptyList));
+        }
+        let parse =
+            |(name, span): Text<'_>| name.parse().map_err(|error: T::Err| self.bad(key, span, error.into()));
+        names.into_iter().map(parse).collect::<Result<_, _>>().map(Some)
+    }
+
     fn listen(&self) -> Result<Vec<Listen>, ConfigError> {
         let texts = self.strings("listen")?.unwrap_or_default();
         let parse = |(text, span): Text<'_>| text.parse().map_err(|error| self.bad("listen", span, error));
@@ -286,7 +325,7 @@ impl<'a> Table<'a> {
         mut read: impl FnMut(&Self) -> Result<T, ConfigError>,
     ) -> Result<Vec<T>, ConfigError> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
-        let expected = "tables: write [[subsystem]] or [[subsystem.namespace]]";
+        let expected = "tables: write [[subsystem]], [[subsystem.host]] or [[subsystem.namespace]]";
         let array = value.get_ref().as_array().ok_or_else(|| self.wrong(key, value, expected))?;
         let one = |entry: &'a Spanned<DeValue<'a>>| {
             let table = entry.get_ref().as_table().ok_or_else(|| self.wrong(key, entry, expected))?;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use arrayvec::ArrayString;
+use ironside_common::auth::{GroupError, HashError};
 use ironside_common::nvme::NqnError;
 use ironside_common::size::{self, SizeError};
 
@@ -34,6 +35,14 @@ pub enum ValueError {
     Uuid(String),
     #[error(transparent)]
     Nqn(#[from] NqnError),
+    #[error(transparent)]
+    Hash(#[from] HashError),
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    #[error("the list is empty: name one at least, or leave it out for all")]
+    EmptyList,
+    #[error("`{0}` is none of keep and disconnect")]
+    OnKeyChange(String),
     #[error("must be between {min} and {max}, not {found}")]
     Range { min: u64, max: u64, found: i64 },
     #[error("the path is empty: name a regular file or a block device")]
