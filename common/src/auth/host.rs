@@ -107,6 +107,15 @@ impl Host {
         Next::Send(message.to_bytes())
     }
 
+    /// Why what is to be sent is a farewell, if it is.
+    #[must_use]
+    pub const fn failure(&self) -> Option<HostError> {
+        match &self.state {
+            State::Failing(error) => Some(*error),
+            _ => None,
+        }
+    }
+
     /// The message has been taken.
     pub fn sent(&mut self) {
         self.state = match std::mem::replace(&mut self.state, State::Failed(HostError::Message)) {
@@ -157,6 +166,10 @@ impl Host {
 
     /// What the job came to.
     pub fn computed(&mut self, outcome: Outcome) {
+        // It may come too late, to another authentication.
+        if !matches!(self.state, State::Computing(None)) {
+            return;
+        }
         self.state = match outcome.0 {
             JobResult::Response(Ok(response)) => State::Reply(Box::new(response)),
             _ => State::Failing(HostError::Malformed),

@@ -19,6 +19,11 @@ pub use self::job::{Job, Outcome};
 pub use self::message::{Explanation, MESSAGE_MAX};
 pub use self::secret::{Secret, SecretError, SecretFileError};
 
+/// What Authentication Send and Authentication Receive say of their data: SECP, and SPSP1 with SPSP0 (NVM Express base
+/// specification 2.2, 6.1 and 6.2).
+pub const SECURITY_PROTOCOL: u8 = 0xE9;
+pub const PROTOCOL_SPECIFIC: u16 = 0x0101;
+
 /// Where the values come from which nobody may guess. Only the simulator has another source than the system.
 pub trait Randomness {
     fn fill(&mut self, bytes: &mut [u8]);

@@ -50,8 +50,8 @@ pub enum SecretError {
 /// Why there is no secret in a file.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretFileError {
-    #[error("the key file {0} cannot be read")]
-    Read(PathBuf, #[source] io::Error),
+    #[error("the key file {0} cannot be read: {1}")]
+    Read(PathBuf, io::Error),
     #[error("the key file {0} is no regular file")]
     NotAFile(PathBuf),
     #[error("the key file {path} may be used by others than its owner (mode {mode:04o}): chmod 600 {path}")]
@@ -63,10 +63,14 @@ pub enum SecretFileError {
 }
 
 impl Secret {
-    /// A new one, as long as the hash which transforms it, or 32 bytes.
+    /// A new one of `length` bytes: as many as the hash has which transforms it, or 32, 48 or 64 if none does.
+    ///
+    /// # Panics
+    /// If it has another length.
     #[must_use]
-    pub fn generate(transformation: Option<Hash>, random: &mut dyn Randomness) -> Self {
-        let mut key = Zeroizing::new(vec![0; transformation.map_or(32, Hash::length)]);
+    pub fn generate(transformation: Option<Hash>, length: usize, random: &mut dyn Randomness) -> Self {
+        assert!(LENGTHS.contains(&length) && transformation.is_none_or(|hash| hash.length() == length));
+        let mut key = Zeroizing::new(vec![0; length]);
         random.fill(&mut key);
         Self { transformation, key }
     }

@@ -30,7 +30,7 @@ const PLAIN: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:
 const LONGER: &str = "DHHC-1:02:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vcSEgBQ==:";
 
 fn secret(seed: u8) -> Secret {
-    Secret::generate(Some(Hash::Sha256), &mut Counting(seed))
+    Secret::generate(Some(Hash::Sha256), 32, &mut Counting(seed))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -87,7 +87,7 @@ fn a_secret_is_read_and_written_as_elsewhere() {
     assert_ne!(plain, transformed);
     assert!(!format!("{plain:?}").contains("AAEC"));
     for hash in [None, Some(Hash::Sha256), Some(Hash::Sha384), Some(Hash::Sha512)] {
-        let generated = Secret::generate(hash, &mut SystemRandomness);
+        let generated = Secret::generate(hash, hash.map_or(64, Hash::length), &mut SystemRandomness);
         assert_eq!(generated.to_text().parse(), Ok(generated));
     }
 }

@@ -302,6 +302,19 @@ impl Authentication {
     }
 }
 
+impl Authentication {
+    /// The command, its data pointer still to be set.
+    #[must_use]
+    pub fn to_command(&self, send_or_receive: FabricsType, cid: u16) -> Command {
+        let cdw10 = place(self.security_protocol.into(), 31, 24) | place(self.specific.into(), 23, 8);
+        Command {
+            cdw10: (cdw10 as u32).into(),
+            cdw11: self.length.into(),
+            ..Command::fabrics(send_or_receive, cid)
+        }
+    }
+}
+
 impl fmt::Display for Authentication {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "protocol {:#04x} specific {:#06x}", self.security_protocol, self.specific)

@@ -3,6 +3,7 @@ use std::rc::Rc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use ironside_common::auth::SystemRandomness;
 use ironside_common::memory::{Memory, Pool, SizeClass};
 #[cfg(feature = "ibv")]
 use ironside_common::provider::ibv::{Ibv, Library};
@@ -215,6 +216,12 @@ impl<C: Carrier> HostReactor<C> {
         let mut busy = self.carrier.pump(now);
         while let Some(event) = self.carrier.poll() {
             self.host.on_event(&mut self.carrier, event, now);
+            busy = true;
+        }
+        // Here and not on another thread: while it connects, an attachment has nothing to do that waits for this, and
+        // the largest group takes some hundredths of a second.
+        while let Some(job) = self.host.next_job() {
+            self.host.computed(&mut self.carrier, job.run(&mut SystemRandomness), now);
             busy = true;
         }
         while let Some((namespace, completed)) = self.host.next_completed() {

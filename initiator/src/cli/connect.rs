@@ -7,10 +7,12 @@ use clap::Args;
 use ironside_common::nvme::Nqn;
 use ironside_common::size::Size;
 use serde_json::json;
+use zeroize::Zeroizing;
 
 use super::arguments::{Format, Output, Target};
 use super::attachment::{Attachment, Directory, Report, Specification, Via};
 use super::error::CliError;
+use super::secrets::{Given, Secrets, Source};
 use super::table;
 use crate::attach::{Provider, Registration};
 
@@ -63,11 +65,17 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "WAY", default_value = "auto")]
     registration: Registration,
     #[command(flatten)]
+    secrets: Secrets,
+    #[command(flatten)]
     output: Output,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let specification = specification(arguments)?;
+    let mut specification = specification(arguments)?;
+    let given = arguments.secrets.given(&specification.options())?;
+    specification.secrets = given.source();
+    // What is wrong with them is said here rather than by a process in the background.
+    given.source().keys(&given)?;
     if !arguments.duplicate_connect {
         refuse_a_second(&specification)?;
     }
@@ -76,7 +84,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
             "ironside: IRONSIDE_LOG is ignored: {wanted:?} is no filter; write for instance ironside_initiator=debug"
         );
     }
-    let attachment = start(&specification)?;
+    let attachment = start(&specification, &given)?;
     match arguments.output.output_format {
         Format::Normal => {
             let Attachment { name, device, reason, nsid, volume, .. } = &attachment;
@@ -121,6 +129,7 @@ fn specification(arguments: &Arguments) -> Result<Specification, CliError> {
         reconnect_delay: Duration::from_secs(arguments.reconnect_delay.into()),
         ctrl_loss_tmo: u64::try_from(arguments.ctrl_loss_tmo).ok().map(Duration::from_secs),
         disable_sqflow: arguments.disable_sqflow,
+        secrets: Source::default(),
     };
     // What makes no sense is said here rather than by a process in the background.
     specification.options().check()?;
@@ -141,7 +150,7 @@ fn refuse_a_second(wanted: &Specification) -> Result<(), CliError> {
 
 /// Starts this very program again as the process behind the attachment, and waits for its report. A process
 /// that has threads already cannot simply be forked.
-fn start(specification: &Specification) -> Result<Attachment, CliError> {
+fn start(specification: &Specification, given: &Given) -> Result<Attachment, CliError> {
     let system = |doing| move |source| CliError::System { doing, source };
     let mut child = Command::new("/proc/self/exe")
         .arg("attach-daemon")
@@ -151,7 +160,7 @@ fn start(specification: &Specification) -> Result<Attachment, CliError> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(system("starting the attach process"))?;
-    let text = serde_json::to_vec(specification).expect("a specification is plain data");
+    let text = Zeroizing::new(serde_json::to_vec(&(specification, given)).expect("this is plain data"));
     let mut stdin = child.stdin.take().expect("it was piped");
     stdin.write_all(&text).map_err(system("talking to the attach process"))?;
     drop(stdin);

@@ -5,12 +5,14 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
+use ironside_common::auth::HostError;
 use ironside_common::identity::IdentityError;
 use ironside_common::nvme::fabrics::InvalidParameter;
 use ironside_common::verbs::RejectReason;
 use serde::{Deserialize, Serialize};
 
 use super::attachment::DirectoryError;
+use super::secrets::SecretsError;
 use crate::attach::{AttachError, ExportError, ProviderError};
 use crate::export::loop_device::LoopError;
 use crate::export::usage::Use;
@@ -31,6 +33,8 @@ pub enum Class {
 
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
+    #[error(transparent)]
+    Secret(#[from] SecretsError),
     #[error("cannot find the address {traddr}: {source}")]
     Address { traddr: String, source: io::Error },
     #[error(transparent)]
@@ -78,6 +82,8 @@ pub enum CliError {
     Nbd { path: PathBuf, source: io::Error },
     #[error("{0} of the checks failed")]
     Unwell(usize),
+    #[error("a key of {length} bytes does not go with --hmac {hmac}: 1 takes 32, 2 takes 48, 3 takes 64")]
+    KeyLength { length: usize, hmac: u8 },
     #[error("{doing}: {source}")]
     System { doing: &'static str, source: io::Error },
     #[error("cannot write {}: {source}", path.display())]
@@ -90,7 +96,11 @@ impl CliError {
     pub fn class(&self) -> Class {
         match self {
             Self::Address { .. } => Class::Unreachable,
-            Self::Identity(_) | Self::Options(_) | Self::WhichNamespace { .. } => Class::Usage,
+            Self::Secret(_)
+            | Self::KeyLength { .. }
+            | Self::Identity(_)
+            | Self::Options(_)
+            | Self::WhichNamespace { .. } => Class::Usage,
             Self::Attach { source, .. } => class_of_attach(source),
             Self::NoNamespace { .. } | Self::NoSuchNamespace { .. } => Class::Refused,
             Self::AttachedAlready { .. } | Self::InUse { .. } => Class::InUse,
@@ -152,6 +162,9 @@ fn refused(options: &HostOptions, error: &AttachError) -> String {
         {
             format!("there is no subsystem {nqn} at {address}, or not for this host, {host_nqn}")
         }
+        AttachError::Connect(ConnectError::Authentication { error, .. }) => {
+            format!("{nqn} at {address} and this host, {host_nqn}, do not trust each other: {error}")
+        }
         _ => format!("cannot connect to {address}: {error}"),
     }
 }
@@ -162,6 +175,18 @@ fn remedy_of_attach(options: &HostOptions, error: &AttachError) -> Option<String
             "have the target admit it (ironside-target serve --allow-host {}), or come as another host with -q",
             options.host_nqn
         ),
+        AttachError::Connect(ConnectError::AuthenticationRequired) => {
+            "give the secret which the target has for this host: --dhchap-secret-file FILE".into()
+        }
+        AttachError::Connect(ConnectError::NotAuthenticated) => {
+            "have the target ask this host for a key, or connect without --dhchap-ctrl-secret-file".into()
+        }
+        AttachError::Connect(ConnectError::Authentication { error: HostError::WrongController, .. }) => {
+            "--dhchap-ctrl-secret-file has to hold what the target has as controller-key-file".into()
+        }
+        AttachError::Connect(ConnectError::Authentication { error: HostError::Refused(_), .. }) => {
+            "--dhchap-secret-file has to hold what the target has as key-file for this host; its log may say more".into()
+        }
         AttachError::Connect(ConnectError::InvalidParameter { .. }) => {
             "ironside discover shows the subsystems this host may connect to".into()
         }

@@ -5,6 +5,7 @@ use ironside_common::nvme::Nqn;
 use super::arguments::{Target, Transport};
 use super::attachment::{Attachment, Directory};
 use super::error::CliError;
+use super::secrets::Secrets;
 use crate::attach::{self, AttachOptions, Crc, Description};
 use crate::host::{HostOptions, Namespace};
 
@@ -32,6 +33,8 @@ pub(super) struct Subject {
     /// Identifier of this host, instead of that in /etc/nvme/hostid
     #[arg(short = 'I', long, value_name = "UUID")]
     hostid: Option<uuid::Uuid>,
+    #[command(flatten)]
+    secrets: Secrets,
 }
 
 /// Whom to ask, made out.
@@ -51,7 +54,7 @@ impl Asked {
 impl Subject {
     pub(super) fn resolve(&self) -> Result<Asked, CliError> {
         match &self.device {
-            Some(device) => attached(device),
+            Some(device) => attached(device, &self.secrets),
             None => self.elsewhere(),
         }
     }
@@ -66,16 +69,24 @@ impl Subject {
             crc: Crc::On,
         };
         let nqn = self.nqn.unwrap_or_else(Nqn::discovery);
-        Ok(Asked { options: target.options(nqn)?, crc: target.crc, nsid: None })
+        let mut options = target.options(nqn)?;
+        let given = self.secrets.given(&options)?;
+        options.keys = given.source().keys(&given)?;
+        Ok(Asked { options, crc: target.crc, nsid: None })
     }
 }
 
-fn attached(word: &str) -> Result<Asked, CliError> {
+fn attached(word: &str, secrets: &Secrets) -> Result<Asked, CliError> {
     let mut attachments = Directory::open()?.entries()?.into_iter().filter_map(|entry| entry.attachment);
     let found = attachments.find(|attachment| attachment.is_called(word));
     let attachment = found.ok_or_else(|| CliError::NoSuchAttachment(word.into()))?;
     let Attachment { specification, nsid, .. } = attachment;
-    Ok(Asked { options: specification.options(), crc: specification.crc, nsid: Some(nsid) })
+    let mut options = specification.options();
+    let given = secrets.given(&options)?;
+    // What is said now comes before what was said when it was attached.
+    let source = if given.is_said() { given.source() } else { specification.secrets };
+    options.keys = source.keys(&given)?;
+    Ok(Asked { options, crc: specification.crc, nsid: Some(nsid) })
 }
 
 /// Asks the controller what it is.

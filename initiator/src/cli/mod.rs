@@ -8,6 +8,7 @@ mod disconnect;
 mod discover;
 mod doctor;
 mod error;
+mod gen_dhchap_key;
 mod id_ctrl;
 mod id_ns;
 mod identify;
@@ -15,6 +16,7 @@ mod inquiry;
 mod list;
 mod log;
 mod man;
+mod secrets;
 mod table;
 
 use clap::{Parser, Subcommand};
@@ -45,6 +47,8 @@ enum Command {
     Doctor(doctor::Arguments),
     IdCtrl(id_ctrl::Arguments),
     IdNs(id_ns::Arguments),
+    GenDhchapKey(gen_dhchap_key::Arguments),
+    CheckDhchapKey(gen_dhchap_key::CheckArguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
     /// The process behind an attachment. Started by connect, never by hand.
@@ -66,6 +70,8 @@ impl Cli {
             Command::Doctor(arguments) => doctor::run(&arguments),
             Command::IdCtrl(arguments) => id_ctrl::run(&arguments),
             Command::IdNs(arguments) => id_ns::run(&arguments),
+            Command::GenDhchapKey(arguments) => gen_dhchap_key::run(&arguments),
+            Command::CheckDhchapKey(arguments) => gen_dhchap_key::check(&arguments),
             Command::Completions(arguments) => completions::run(&arguments),
             Command::Man(arguments) => man::run(&arguments),
             Command::AttachDaemon => daemon::run(),
@@ -88,7 +94,7 @@ mod tests {
     fn nvme_cli_s_words_are_understood() {
         let line = "ironside connect -t rdma -a 192.0.2.1 -s 4420 -n nqn.2026-11.org.example:a \
                     -q nqn.2014-08.org.nvmexpress:uuid:6f9619ff-8b86-d011-b42d-00cf4fc964ff \
-                    -I 6f9619ff-8b86-d011-b42d-00cf4fc964ff -i 2 -Q 64 -k 5 -c 1 -l -1 -d -D -o json";
+                    -I 6f9619ff-8b86-d011-b42d-00cf4fc964ff -i 2 -Q 64 -k 5 -c 1 -l -1 -d -D -o json -S DHHC-1:00:a: -C DHHC-1:00:b:";
         let words = line.split_whitespace();
         assert!(Cli::try_parse_from(words.clone()).is_ok());
         assert!(
@@ -101,6 +107,8 @@ mod tests {
             "ironside disconnect -d /dev/loop0 --force",
             "ironside list -o normal",
             "ironside id-ctrl /dev/loop0 --output-format=json",
+            "ironside gen-dhchap-key --hmac 1 --key-length 32 --nqn nqn.2026-11.org.example:a",
+            "ironside check-dhchap-key --key DHHC-1:00:AAEC:",
             "ironside id-ns -a ::1 -n nqn.2026-11.org.example:a --namespace-id 1",
         ] {
             assert!(Cli::try_parse_from(line.split_whitespace()).is_ok(), "{line}");

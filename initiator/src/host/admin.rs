@@ -1,5 +1,6 @@
 //! What goes over the admin queue: the steps of setting up, keep-alive, events, and looking for namespaces
 //! again when they have changed.
+use ironside_common::auth::{Job, Outcome};
 use ironside_common::nvme::async_event::AsyncEvent;
 use ironside_common::nvme::{AdminOpcode, Command};
 use ironside_common::time::Time;
@@ -34,8 +35,26 @@ impl Host {
                 let data = self.payload(&payload);
                 self.send(verbs, queue.into(), command, data, Owner::Step, now);
             }
-            Ask::Sleep => {}
+            // Whoever runs us asks for it.
+            Ask::Sleep | Ask::Compute => {}
             Ask::Ready => self.go_live(verbs, now),
+        }
+    }
+
+    /// What has to be computed before connecting goes on, for [`Self::computed`]; nothing most of the time.
+    pub fn next_job(&mut self) -> Option<Job> {
+        match &mut self.phase {
+            Phase::Setup(setup) => setup.take_job(),
+            _ => None,
+        }
+    }
+
+    /// What the last job of [`Self::next_job`] came to.
+    pub fn computed<V: HostVerbs + Connections>(&mut self, verbs: &mut V, outcome: Outcome, now: Time) {
+        let Phase::Setup(setup) = &mut self.phase else { return };
+        if matches!(setup.ask(), Ask::Compute) {
+            setup.computed(outcome);
+            self.drive_setup(verbs, now);
         }
     }
 
@@ -163,6 +182,13 @@ impl Host {
                 assert!(*length as usize <= IDENTIFY_LENGTH, "a read beyond the page");
                 self.memory.zero(self.scratch.page);
                 Data::In(self.scratch.page.slice(0, *length))
+            }
+            Payload::Out(bytes) => {
+                self.memory.zero(self.scratch.page);
+                let length = u32::try_from(bytes.len()).expect("a message has less than 2 KiB");
+                let place = self.scratch.page.slice(0, length);
+                self.memory.write(place, bytes);
+                Data::Out(place)
             }
             Payload::Connect(data) => {
                 self.memory.write(self.scratch.page, data.as_bytes());

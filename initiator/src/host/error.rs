@@ -1,6 +1,7 @@
 //! Why a host has no connection, in words for whoever asked for one.
 use std::fmt;
 
+use ironside_common::auth::HostError;
 use ironside_common::nvme::Status;
 use ironside_common::nvme::fabrics::InvalidParameter;
 use ironside_common::nvme::private_data::RejectStatus;
@@ -18,6 +19,8 @@ pub enum Doing {
     Dial(u16),
     /// Fabrics Connect of a queue.
     Connect(u16),
+    /// DH-HMAC-CHAP on a queue.
+    Authenticate(u16),
     Get(PropertyId),
     Set(PropertyId),
     Enable,
@@ -35,6 +38,8 @@ impl fmt::Display for Doing {
             Self::Dial(queue) => write!(f, "connecting I/O queue {queue}"),
             Self::Connect(0) => f.write_str("Fabrics Connect of the admin queue"),
             Self::Connect(queue) => write!(f, "Fabrics Connect of I/O queue {queue}"),
+            Self::Authenticate(0) => f.write_str("authenticating on the admin queue"),
+            Self::Authenticate(queue) => write!(f, "authenticating on I/O queue {queue}"),
             Self::Get(property) => write!(f, "reading {property}"),
             Self::Set(property) => write!(f, "writing {property}"),
             Self::Enable => f.write_str("enabling the controller"),
@@ -63,8 +68,12 @@ pub enum ConnectError {
     InvalidParameter { doing: Doing, parameter: InvalidParameter, refusal: Refusal },
     #[error("the subsystem does not admit this host")]
     HostNotAllowed { refusal: Refusal },
-    #[error("the controller wants authentication, which is not supported yet")]
+    #[error("the controller wants this host to authenticate, and there is no secret for that")]
     AuthenticationRequired,
+    #[error("the controller does not authenticate, though there is a secret by which it has to")]
+    NotAuthenticated,
+    #[error("{doing}: {error}")]
+    Authentication { doing: Doing, error: HostError },
     #[error("the controller did not become ready within {0} ms")]
     NotReady(u64),
     #[error("the controller reports a fatal error")]
@@ -119,7 +128,7 @@ impl ConnectError {
             Self::Answered { doing: Doing::Connect(0), refusal }
             | Self::InvalidParameter { doing: Doing::Connect(0), refusal, .. }
             | Self::HostNotAllowed { refusal } => refusal.status.dnr(),
-            Self::AuthenticationRequired | Self::Incompatible(_) => true,
+            Self::AuthenticationRequired | Self::NotAuthenticated | Self::Incompatible(_) => true,
             _ => false,
         }
     }

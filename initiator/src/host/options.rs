@@ -1,7 +1,9 @@
 //! What a host is told before it connects.
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use ironside_common::auth::Keys;
 use ironside_common::nvme::Nqn;
 
 use super::queue::MAX_QUEUE_SIZE;
@@ -32,6 +34,8 @@ pub struct HostOptions {
     pub role: Role,
     pub host_nqn: Nqn,
     pub host_id: uuid::Uuid,
+    /// What to authenticate by, if the controller asks for it. With a secret of the controller, it has to.
+    pub keys: Option<Arc<Keys>>,
     pub nr_io_queues: u16,
     /// Entries of each I/O queue; one less may be outstanding.
     pub queue_size: u16,
@@ -73,6 +77,7 @@ impl HostOptions {
             role: Role::Io,
             host_nqn,
             host_id,
+            keys: None,
             nr_io_queues: 1,
             queue_size: 128,
             keep_alive_tmo: Duration::from_secs(5),

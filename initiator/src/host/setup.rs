@@ -2,15 +2,17 @@
 //! which says what to do next ([`Setup::ask`]) and is told how it went. Every step has a deadline.
 use std::time::Duration;
 
+use ironside_common::auth::{self, Job, Next, Outcome, PROTOCOL_SPECIFIC, SECURITY_PROTOCOL};
 use ironside_common::nvme::admin::{Cns, Identify, SetFeatures};
 use ironside_common::nvme::bits::{bit, bits};
 use ironside_common::nvme::fabrics::{
-    CNTLID_DYNAMIC, CNTLID_MAX, Connect, ConnectData, ConnectResponse, PropertyGet, PropertySet,
+    Authentication, CNTLID_DYNAMIC, CNTLID_MAX, Connect, ConnectData, ConnectResponse, PropertyGet,
+    PropertySet,
 };
 use ironside_common::nvme::feature::{FeatureId, QueueCounts};
 use ironside_common::nvme::private_data::{self, Reject};
 use ironside_common::nvme::property::{Capabilities, Configuration, ControllerStatus, PropertyId, Version};
-use ironside_common::nvme::{Command, identify};
+use ironside_common::nvme::{Command, FabricsType, identify};
 use ironside_common::time::Time;
 use ironside_common::verbs::{PrivateData, RejectReason};
 
@@ -38,6 +40,8 @@ pub(super) enum Ask {
     Dial { queue: u16, size: u16, private_data: private_data::Request },
     /// Send a command on the queue of this number.
     Command { queue: u16, command: Command, payload: Payload },
+    /// Run what [`Setup::take_job`] gives, and hand its outcome to [`Setup::computed`].
+    Compute,
     /// Nothing until [`Setup::deadline`].
     Sleep,
     /// All is done.
@@ -51,6 +55,8 @@ pub(super) enum Payload {
     /// The controller writes so many bytes.
     In(u32),
     Connect(Box<ConnectData>),
+    /// A message, to be read by the controller.
+    Out(Vec<u8>),
 }
 
 /// What an association turned out to be.
@@ -70,6 +76,7 @@ pub(super) struct Association {
 enum Step {
     Dial(u16),
     Connect(u16),
+    Authenticate(u16, Box<auth::Host>),
     GetCapabilities,
     Configure,
     GetCapabilitiesAgain,
@@ -139,6 +146,7 @@ impl Setup {
         match &self.step {
             Step::Dial(queue) => self.dial(*queue),
             Step::Connect(queue) => self.connect(*queue),
+            Step::Authenticate(queue, machine) => authenticate(*queue, machine),
             Step::GetCapabilities | Step::GetCapabilitiesAgain => get(PropertyId::CAP),
             Step::Configure => set(configuration(self.capabilities, false)),
             Step::GetReadyTimeouts => get(PropertyId::CRTO),
@@ -217,6 +225,7 @@ impl Setup {
                 let value = result.map_err(|refusal| ConnectError::of_connect(doing, refusal))?;
                 self.connected(queue, ConnectResponse::from_result(value))?
             }
+            Step::Authenticate(queue, machine) => self.authenticated(queue, machine, result, data)?,
             Step::Scan(scan) => self.scanned(scan, result, data)?,
             // Events are a convenience: a controller which cannot be asked for them is used without.
             Step::ConfigureEvents => {
@@ -255,6 +264,7 @@ impl Setup {
         match &self.step {
             Step::Dial(queue) => Doing::Dial(*queue),
             Step::Connect(queue) => Doing::Connect(*queue),
+            Step::Authenticate(queue, _) => Doing::Authenticate(*queue),
             Step::GetCapabilities | Step::GetCapabilitiesAgain => Doing::Get(PropertyId::CAP),
             Step::Configure => Doing::Set(PropertyId::CC),
             Step::GetReadyTimeouts => Doing::Get(PropertyId::CRTO),
@@ -321,17 +331,76 @@ impl Setup {
     }
 
     fn connected(&mut self, queue: u16, response: ConnectResponse) -> Result<Step, ConnectError> {
-        if response.authentication_required {
-            return Err(ConnectError::AuthenticationRequired);
-        }
         if queue == 0 {
             if response.cntlid > CNTLID_MAX {
                 return Err(Incompatible::ReservedController(response.cntlid).into());
             }
             self.cntlid = response.cntlid;
-            return Ok(Step::GetCapabilities);
         }
-        Ok(if queue < self.io_queues { Step::Dial(queue + 1) } else { Step::ConfigureEvents })
+        match (&self.options.keys, response.authentication_required) {
+            (None, true) => Err(ConnectError::AuthenticationRequired),
+            // Whoever wants to know whom it talks to is not content with somebody who does not say.
+            (Some(keys), false) if keys.controller.is_some() => Err(ConnectError::NotAuthenticated),
+            (_, false) => Ok(self.after_connect(queue)),
+            (Some(keys), true) => {
+                let HostOptions { host_nqn, nqn, .. } = self.options;
+                Ok(Step::Authenticate(queue, Box::new(auth::Host::new(host_nqn, nqn, keys.clone(), queue))))
+            }
+        }
+    }
+
+    /// The queue may be used.
+    fn after_connect(&self, queue: u16) -> Step {
+        if queue == 0 {
+            return Step::GetCapabilities;
+        }
+        if queue < self.io_queues { Step::Dial(queue + 1) } else { Step::ConfigureEvents }
+    }
+
+    fn authenticated(
+        &self,
+        queue: u16,
+        mut machine: Box<auth::Host>,
+        result: Result<u64, Refusal>,
+        data: &[u8; IDENTIFY_LENGTH],
+    ) -> Result<Step, ConnectError> {
+        let doing = Doing::Authenticate(queue);
+        let value = result.map_err(|refusal| ConnectError::Answered { doing, refusal });
+        match machine.next() {
+            // The controller may end it rather than hear why it did not convince us, which is the news.
+            Next::Send(_) => {
+                let failure = machine.failure();
+                value.map_err(|error| {
+                    failure.map_or(error, |error| ConnectError::Authentication { doing, error })
+                })?;
+                machine.sent();
+            }
+            Next::Receive(length) => {
+                value?;
+                machine.received(&data[..length as usize]);
+            }
+            Next::Compute | Next::Authenticated | Next::Failed(_) => {}
+        }
+        match machine.next() {
+            Next::Authenticated => Ok(self.after_connect(queue)),
+            Next::Failed(error) => Err(ConnectError::Authentication { doing, error }),
+            _ => Ok(Step::Authenticate(queue, machine)),
+        }
+    }
+
+    /// What [`Ask::Compute`] asks for; nothing if it was taken already.
+    pub(super) fn take_job(&mut self) -> Option<Job> {
+        match &mut self.step {
+            Step::Authenticate(_, machine) => machine.take_job(),
+            _ => None,
+        }
+    }
+
+    /// What the job came to.
+    pub(super) fn computed(&mut self, outcome: Outcome) {
+        if let Step::Authenticate(_, machine) = &mut self.step {
+            machine.computed(outcome);
+        }
     }
 
     /// After a step which only succeeds.
@@ -459,6 +528,27 @@ impl Setup {
                 Ok(Step::Ready)
             }
         }
+    }
+}
+
+/// The next message of an authentication, either way.
+fn authenticate(queue: u16, machine: &auth::Host) -> Ask {
+    let command = |send_or_receive, length| {
+        let (security_protocol, specific) = (SECURITY_PROTOCOL, PROTOCOL_SPECIFIC);
+        Authentication { security_protocol, specific, length }.to_command(send_or_receive, 0)
+    };
+    match machine.next() {
+        Next::Send(bytes) => {
+            let length = u32::try_from(bytes.len()).expect("a message has less than 2 KiB");
+            let command = command(FabricsType::AUTHENTICATION_SEND, length);
+            Ask::Command { queue, command, payload: Payload::Out(bytes) }
+        }
+        Next::Receive(length) => {
+            let command = command(FabricsType::AUTHENTICATION_RECEIVE, length);
+            Ask::Command { queue, command, payload: Payload::In(length) }
+        }
+        Next::Compute => Ask::Compute,
+        Next::Authenticated | Next::Failed(_) => unreachable!("an authentication which has ended is left"),
     }
 }
 

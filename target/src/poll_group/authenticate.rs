@@ -1,13 +1,15 @@
 //! How the hosts of queues prove who they are before anything else of them is heard (DH-HMAC-CHAP). The messages go to
 //! a machine of each queue; what it has to compute is handed out, since other connections must not wait for it.
+use std::sync::Arc;
 use std::time::Duration;
 
-use ironside_common::auth::{Controller, Job, MESSAGE_MAX, Outcome, Policy, Progress, Received};
+use ironside_common::auth::{
+    Controller, Job, MESSAGE_MAX, Outcome, PROTOCOL_SPECIFIC, Policy, Progress, Received, SECURITY_PROTOCOL,
+};
 use ironside_common::nvme::fabrics::Authentication as Fields;
 use ironside_common::nvme::{FabricsType, Nqn, Status};
 use ironside_common::time::Time;
 use ironside_common::verbs::{Connections, QpHandle, TargetVerbs, Token};
-use std::sync::Arc;
 
 use super::connect::refused;
 use super::connection::Connection;
@@ -15,12 +17,9 @@ use super::{PollGroup, QueueName, Storage};
 use crate::qpair::{AdminJob, AdminReply, Fault, Role};
 
 /// How long a host may take to authenticate, computing included.
-const AUTHENTICATION_DEADLINE: Duration = Duration::from_secs(30);
+const AUTHENTICATION_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a host which could not has to hear why.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// SECP, SPSP1 and SPSP0 of DH-HMAC-CHAP.
-const SECURITY_PROTOCOL: u8 = 0xE9;
-const SPECIFIC: u16 = 0x0101;
 
 /// Who is to be on the other side of one queue, and how far that is proven.
 #[derive(Debug)]
@@ -56,6 +55,11 @@ impl Authentication {
         }
     }
 
+    /// Whether its host has to do nothing else now.
+    pub(super) const fn is_under_way(&self) -> bool {
+        self.since.is_some()
+    }
+
     /// Why the connection has to end by now.
     pub(super) fn overdue(&self, now: Time) -> Option<Fault> {
         let past = |since: Option<Time>, patience| since.is_some_and(|since| now.since(since) >= patience);
@@ -81,7 +85,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     /// Authentication Send or Authentication Receive, on a queue whose Connect asked for it.
     pub(super) fn on_authentication(&mut self, now: Time, job: &AdminJob) {
         let fields = Fields::parse(&job.command);
-        let proper = fields.security_protocol == SECURITY_PROTOCOL && fields.specific == SPECIFIC;
+        let proper = fields.security_protocol == SECURITY_PROTOCOL && fields.specific == PROTOCOL_SPECIFIC;
         let Some(sge) = job.data.filter(|_| proper) else {
             return self.answer(now, job.token, refused(Status::INVALID_FIELD));
         };

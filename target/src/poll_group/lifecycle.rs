@@ -165,9 +165,14 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
 
     fn check_controller(&mut self, now: Time, cntlid: u16) {
         let Some(admin) = self.controllers.get(cntlid).map(|entry| entry.admin) else { return };
-        let commands = self.named(admin).map_or(0, |connection| connection.qpair.counts().commands);
+        let connection = self.named(admin);
+        let commands = connection.as_ref().map_or(0, |connection| connection.qpair.counts().commands);
+        // A slow host computes for longer than its keep alive timeout; authentication has a time of its own.
+        let authenticates = connection
+            .and_then(|connection| connection.authentication.as_ref())
+            .is_some_and(|authentication| authentication.is_under_way());
         let Some(entry) = self.controllers.get(cntlid) else { return };
-        if entry.was_active(commands) {
+        if entry.was_active(commands) || authenticates {
             entry.machine.note_activity(now);
         }
         if entry.machine.poll_timeout().is_some_and(|deadline| now >= deadline) {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::error::Class;
+use super::secrets::Source;
 use crate::attach::{Crc, Provider, Registration};
 use crate::host::{Controller, HostOptions, Namespace};
 use crate::volume::Geometry;
@@ -58,6 +59,9 @@ pub(super) struct Specification {
     pub(super) reconnect_delay: Duration,
     pub(super) ctrl_loss_tmo: Option<Duration>,
     pub(super) disable_sqflow: bool,
+    /// Where the secrets are to be found, which are written down nowhere else.
+    #[serde(default)]
+    pub(super) secrets: Source,
 }
 
 impl Specification {

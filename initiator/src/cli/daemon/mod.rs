@@ -20,6 +20,7 @@ use super::attachment::{
 };
 use super::error::CliError;
 use super::inquiry::choose;
+use super::secrets::Given;
 use crate::attach::{AttachOptions, Attached, Status};
 use crate::export::usage::Use;
 use crate::host::{HostEvent, Namespace};
@@ -70,12 +71,12 @@ struct Daemon {
 impl Daemon {
     fn start() -> Result<Self, CliError> {
         let system = |doing| move |source: io::Error| CliError::System { doing, source };
-        let specification: Specification = serde_json::from_reader(io::stdin().lock())
+        let (specification, given): (Specification, Given) = serde_json::from_reader(io::stdin().lock())
             .map_err(io::Error::from)
             .map_err(system("reading what to attach"))?;
         setup::leave_the_terminal();
         let claim = attachment::Directory::open()?.claim()?;
-        let started = Self::start_in(&claim, &specification);
+        let started = Self::start_in(&claim, &specification, &given);
         match started {
             Ok((attachment, attached, offer, control, signals)) => {
                 Ok(Self { attachment, claim, attached, offer, control, signals })
@@ -91,6 +92,7 @@ impl Daemon {
     fn start_in(
         claim: &Claim,
         specification: &Specification,
+        given: &Given,
     ) -> Result<(Attachment, Attached, Offer, UnixListener, SignalFd), CliError> {
         let system = |doing| move |source| CliError::System { doing, source };
         setup::log_to(&claim.path().join("log")).map_err(system("opening the log"))?;
@@ -100,12 +102,13 @@ impl Daemon {
             setup::protect_memory();
         }
         let control = listen(claim.path()).map_err(system("listening for questions"))?;
-        let options = Box::new(specification.options());
+        let mut options = Box::new(specification.options());
+        options.keys = specification.secrets.keys(given)?;
         let attach = AttachOptions {
             crc: specification.crc,
             provider: specification.provider,
             registration: specification.registration,
-            ..AttachOptions::new(specification.options())
+            ..AttachOptions::new((*options).clone())
         };
         let attached = Attached::attach(attach).map_err(|source| CliError::Attach { options, source })?;
         let found = attached.description();

@@ -1,0 +1,221 @@
+//! Where the secrets of DH-HMAC-CHAP come from: files, nvme-cli's configuration, or the command line, where others see
+//! them. The process behind an attachment gets them by a pipe, and nothing of ours writes them down.
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use ironside_common::auth::{Keys, Secret, SecretError, SecretFileError};
+use ironside_common::nvme::Nqn;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use crate::host::HostOptions;
+
+/// nvme-cli's own configuration.
+const CONFIGURATION: &str = "/etc/nvme/config.json";
+
+#[derive(Args, Clone)]
+pub(super) struct Secrets {
+    /// Secret of this host (DHHC-1:…); others see it in the list of processes: better use --dhchap-secret-file
+    #[arg(short = 'S', long, value_name = "SECRET", conflicts_with = "dhchap_secret_file")]
+    dhchap_secret: Option<String>,
+    /// Secret by which the controller has to authenticate; better use --dhchap-ctrl-secret-file
+    #[arg(short = 'C', long, value_name = "SECRET", conflicts_with = "dhchap_ctrl_secret_file")]
+    dhchap_ctrl_secret: Option<String>,
+    /// File of mode 0600 with the secret of this host; without one, /etc/nvme/config.json is looked at
+    #[arg(long, value_name = "FILE")]
+    dhchap_secret_file: Option<PathBuf>,
+    /// File of mode 0600 with the secret by which the controller has to authenticate
+    #[arg(long, value_name = "FILE")]
+    dhchap_ctrl_secret_file: Option<PathBuf>,
+}
+
+/// Where to look for secrets. This is kept as long as the attachment.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Source {
+    secret_file: Option<PathBuf>,
+    ctrl_secret_file: Option<PathBuf>,
+}
+
+/// What a command line says, the files in words of where they are.
+#[derive(Clone, Default, Deserialize, Serialize)]
+pub(super) struct Given {
+    secret: Option<Zeroizing<String>>,
+    ctrl_secret: Option<Zeroizing<String>>,
+    source: Source,
+}
+
+/// Why there are no secrets though there should be.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretsError {
+    #[error("the secret of this host: {0}")]
+    Host(SecretError),
+    #[error("the secret of the controller: {0}")]
+    Controller(SecretError),
+    #[error(transparent)]
+    File(#[from] SecretFileError),
+    #[error("a secret of the controller takes one of this host too: give --dhchap-secret-file")]
+    ControllerAlone,
+    #[error("{0} cannot be read: {1}")]
+    Configuration(PathBuf, String),
+}
+
+impl Secrets {
+    /// Warns if somebody else may have seen them.
+    pub(super) fn given(&self, options: &HostOptions) -> Result<Given, SecretsError> {
+        if self.dhchap_secret.is_some() || self.dhchap_ctrl_secret.is_some() {
+            eprintln!(
+                "ironside: a secret on the command line is seen by everybody on this machine; \
+                 --dhchap-secret-file and --dhchap-ctrl-secret-file keep it"
+            );
+        }
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let given = Given {
+            secret: self.dhchap_secret.clone().map(Zeroizing::new),
+            ctrl_secret: self.dhchap_ctrl_secret.clone().map(Zeroizing::new),
+            source: Source {
+                secret_file: self.dhchap_secret_file.as_ref().map(absolute),
+                ctrl_secret_file: self.dhchap_ctrl_secret_file.as_ref().map(absolute),
+            },
+        };
+        if given.is_said() {
+            return Ok(given);
+        }
+        configured(Path::new(CONFIGURATION), options)
+    }
+}
+
+impl Given {
+    pub(super) fn source(&self) -> Source {
+        self.source.clone()
+    }
+
+    pub(super) const fn is_said(&self) -> bool {
+        self.secret.is_some()
+            || self.ctrl_secret.is_some()
+            || self.source.secret_file.is_some()
+            || self.source.ctrl_secret_file.is_some()
+    }
+}
+
+impl Source {
+    /// The secrets, if there are any. Files are read anew.
+    pub(super) fn keys(&self, given: &Given) -> Result<Option<Arc<Keys>>, SecretsError> {
+        let host = match (&given.secret, &self.secret_file) {
+            (Some(text), _) => Some(text.parse().map_err(SecretsError::Host)?),
+            (None, Some(file)) => Some(Secret::read(file)?),
+            (None, None) => None,
+        };
+        let controller = match (&given.ctrl_secret, &self.ctrl_secret_file) {
+            (Some(text), _) => Some(text.parse().map_err(SecretsError::Controller)?),
+            (None, Some(file)) => Some(Secret::read(file)?),
+            (None, None) => None,
+        };
+        match (host, controller) {
+            (Some(host), controller) => Ok(Some(Arc::new(Keys { host, controller }))),
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(SecretsError::ControllerAlone),
+        }
+    }
+}
+
+/// The keys which nvme-cli's configuration has for this host, subsystem and address, the more particular before the
+/// general; none if there is no such file.
+fn configured(path: &Path, options: &HostOptions) -> Result<Given, SecretsError> {
+    let failed = |error: String| SecretsError::Configuration(path.into(), error);
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => Zeroizing::new(text),
+        // Whoever may not read it connects to what asks for no secret.
+        Err(error)
+            if matches!(
+                error.kind(),
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied
+            ) =>
+        {
+            return Ok(Given::default());
+        }
+        Err(error) => return Err(failed(error.to_string())),
+    };
+    let root: Value = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
+    let hosts = root.as_array().or_else(|| root["hosts"].as_array());
+    let address = options.address.ip().to_string();
+    let named = |value: &&Value, key: &str, name: &Nqn| value[key].as_str() == Some(name.as_str());
+    let host = hosts.and_then(|hosts| hosts.iter().find(|one| named(one, "hostnqn", &options.host_nqn)));
+    let Some(host) = host else { return Ok(Given::default()) };
+    let subsystems = host["subsystems"].as_array();
+    let subsystem = subsystems.and_then(|all| all.iter().find(|one| named(one, "nqn", &options.nqn)));
+    let ports = subsystem.and_then(|subsystem| subsystem["ports"].as_array());
+    let port = ports.and_then(|all| all.iter().find(|one| one["traddr"].as_str() == Some(address.as_str())));
+    let places = [port, subsystem, Some(host)];
+    let key = |name: &str| {
+        let found = places.iter().flatten().find_map(|place| place[name].as_str());
+        found.map(|text| Zeroizing::new(text.to_owned()))
+    };
+    Ok(Given { secret: key("dhchap_key"), ctrl_secret: key("dhchap_ctrl_key"), source: Source::default() })
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secrets").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Given").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+
+    fn options() -> HostOptions {
+        let nqn = |name: &str| format!("nqn.2014-08.org.example:{name}").parse().unwrap();
+        HostOptions::new("192.0.2.1:4420".parse().unwrap(), nqn("disk"), nqn("me"), uuid::Uuid::nil())
+    }
+
+    #[test]
+    fn nvme_cli_s_configuration_is_understood() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config.json");
+        assert!(!configured(&path, &options()).unwrap().is_said(), "there need not be one");
+        let text = format!(
+            r#"[{{"hostnqn": "nqn.2014-08.org.example:me", "dhchap_key": "{KEY}", "subsystems": [
+                {{"nqn": "nqn.2014-08.org.example:disk", "ports": [
+                    {{"transport": "rdma", "traddr": "192.0.2.1", "dhchap_ctrl_key": "of the port"}}]}}]}}]"#
+        );
+        for text in [text.clone(), format!(r#"{{"hosts": {text}}}"#)] {
+            std::fs::write(&path, text).unwrap();
+            let given = configured(&path, &options()).unwrap();
+            assert_eq!(given.secret.as_deref().map(String::as_str), Some(KEY));
+            assert_eq!(given.ctrl_secret.as_deref().map(String::as_str), Some("of the port"));
+            assert!(!format!("{given:?}").contains("of the port"));
+            let mut other = options();
+            other.host_nqn = other.nqn;
+            assert!(!configured(&path, &other).unwrap().is_said());
+        }
+        std::fs::write(&path, "{").unwrap();
+        assert!(configured(&path, &options()).is_err());
+    }
+
+    #[test]
+    fn secrets_are_given_whole_or_not_at_all() {
+        let given = |secret: Option<&str>, ctrl_secret: Option<&str>| Given {
+            secret: secret.map(|text| Zeroizing::new(text.into())),
+            ctrl_secret: ctrl_secret.map(|text| Zeroizing::new(text.into())),
+            source: Source::default(),
+        };
+        let keys = |given: &Given| given.source().keys(given);
+        assert!(keys(&given(None, None)).unwrap().is_none());
+        assert!(keys(&given(Some(KEY), None)).unwrap().unwrap().controller.is_none());
+        assert!(keys(&given(Some(KEY), Some(KEY))).unwrap().unwrap().controller.is_some());
+        assert!(matches!(keys(&given(None, Some(KEY))), Err(SecretsError::ControllerAlone)));
+        assert!(matches!(keys(&given(Some("x"), None)), Err(SecretsError::Host(_))));
+        assert!(matches!(keys(&given(Some(KEY), Some("x"))), Err(SecretsError::Controller(_))));
+    }
+}
