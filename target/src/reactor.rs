@@ -160,7 +160,7 @@ impl Post {
                 Ok(()) => {}
                 // A reactor that is gone has drained: nobody there waits for this, but somebody here may.
                 Err(TrySendError::Disconnected(Letter::Group(message))) => {
-                    self.undelivered.push_back(message)
+                    self.undelivered.push_back(message);
                 }
                 Err(TrySendError::Full(Letter::Group(message))) => {
                     self.backlog.push_front((to, message));
