@@ -185,7 +185,8 @@ fn assert_controller_suits_linux(identified: &ControllerData) {
     assert_eq!((identified.icdoff_16b.get(), identified.msdbd, identified.mdts), (0, 1, 8));
     assert_eq!((identified.maxcmd.get(), identified.sgls.get()), (128, 0x0010_0005));
     assert_eq!((identified.cmic & 0b1010, identified.oncs.get()), (0b0010, 0xAD));
-    assert_eq!((identified.oacs.get(), identified.crdt, identified.fuses.get()), Default::default());
+    assert_eq!((identified.oacs.get(), identified.crdt), Default::default());
+    assert_eq!(identified.fuses.get(), 1, "Compare and Write");
     assert!(identified.has_volatile_write_cache());
     assert_eq!(Nqn::from_field(&identified.subnqn), Ok(nqn("sub")));
     assert_eq!(identified.serial, *b"SERIAL              ");
