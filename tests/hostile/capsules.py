@@ -76,6 +76,10 @@ def connect_pointers(_):
         yield Attack(f"kind {kind:#04x}", connecting(sgl=nvme.keyed_sgl(2**64 - 8, 1024, 0xFFFFFFFF, kind)), False)
 
 
+# FUSE in the flags of a command (NVM Express base specification, common command format).
+FUSED_FIRST = 1
+
+
 def exercise(admin, commands):
     """An attack of many commands, each answered, on one queue of a connected controller; `admin` says which queue."""
 
@@ -84,8 +88,13 @@ def exercise(admin, commands):
         queue = host.admin if admin else host.io[0]
         # A nonsense command may move its data either way.
         queue.grants_all = True
-        for options in commands:
-            queue.execute(**options)
+        unanswered = []
+        for options in [*commands, {"opcode": nvme.FLUSH, "nsid": 1}]:
+            unanswered.append(queue.submit(**options))
+            # The first of two fused commands may wait for what comes next.
+            if options.get("flags", 0) & 3 != FUSED_FIRST:
+                while unanswered:
+                    queue.wait(unanswered.pop(0))
         if not admin:
             host.admin.close()
         return queue.connection.socket
