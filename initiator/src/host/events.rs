@@ -2,7 +2,6 @@
 use ironside_common::time::Time;
 use ironside_common::verbs::{CmEvent, Connections, Event, HostVerbs, QpHandle, Received, RejectReason, Wc};
 
-use super::error::ConnectError;
 use super::queue::{Finished, Queue, QueueParameters};
 use super::setup::Ask;
 use super::{Fault, Host, HostEvent, Owner, Phase};
@@ -137,7 +136,7 @@ impl Host {
     pub(super) fn lose<V: HostVerbs + Connections>(&mut self, verbs: &mut V, fault: Fault, now: Time) {
         match &self.phase {
             Phase::Setup(setup) => {
-                let error = ConnectError::Broken { doing: setup.doing(), fault };
+                let error = setup.broken(fault);
                 self.fail_setup(verbs, error, now);
             }
             Phase::Live(_) => {

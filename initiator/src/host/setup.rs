@@ -19,6 +19,7 @@ use ironside_common::verbs::{PrivateData, RejectReason};
 use super::controller::Controller;
 use super::discovery::{DiscoveryLog, LogReader, Progress};
 use super::error::{ConnectError, Doing, Incompatible};
+use super::fault::Fault;
 use super::namespace::{IDENTIFY_LENGTH, Namespace, NamespaceError};
 use super::options::{ADMIN_QUEUE_SIZE, HostOptions, Role};
 use super::queue::Refusal;
@@ -257,6 +258,20 @@ impl Setup {
             let seconds = self.deadline().since(self.began).as_secs();
             ConnectError::TimedOut { doing: self.doing(), seconds }
         })
+    }
+
+    /// The connection broke.
+    pub(super) fn broken(&self, fault: Fault) -> ConnectError {
+        let doing = self.doing();
+        // A controller may hang up when it hears why it did not convince us, which is the news.
+        let failure = match &self.step {
+            Step::Authenticate(_, machine) => machine.failure(),
+            _ => None,
+        };
+        match failure {
+            Some(error) => ConnectError::Authentication { doing, error },
+            None => ConnectError::Broken { doing, fault },
+        }
     }
 
     /// What is being done.

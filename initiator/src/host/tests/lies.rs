@@ -22,7 +22,7 @@ fn every_lie_of_a_controller_is_an_error_in_words() {
         (Lie::ControllerStatus(0b10), "fatal error"),
         (Lie::Capabilities(0xFFFF), "no NVM command set"),
         (Lie::ConnectResult(0xFFF0), "0xfff0 is reserved"),
-        (Lie::ConnectResult(7 | 1 << 17), "authentication"),
+        (Lie::ConnectResult(7 | 1 << 17), "no secret for that"),
         (Lie::QueueCounts(u32::MAX), "no I/O queue"),
         (
             Lie::ConnectStatus(Status::CONNECT_INVALID_HOST, InvalidParameter::HOSTNQN),
