@@ -3,7 +3,7 @@
 //! one small file of the state directory, checksummed, and replaced as a whole.
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use ironside_common::identity::{UUID_NQN_PREFIX, state_directory};
@@ -11,6 +11,7 @@ use ironside_common::nvme::Nqn;
 use uuid::Uuid;
 
 use super::config::{Backing, Config, Namespace, Serial, Subsystem};
+use super::state_file;
 
 const FILE: &str = "target.identities";
 const HEAD: &str = "ironside-target identities 1";
@@ -156,42 +157,25 @@ impl Kept {
         uuid
     }
 
-    /// A crash leaves the old file or the new one, never a part.
     fn save(self) -> Result<(), IdentityError> {
         let Some((path, _lock)) = self.place.filter(|_| self.is_changed) else { return Ok(()) };
-        let draft = path.with_extension("new");
-        let replace = || {
-            let mut file = File::create(&draft)?;
-            file.write_all(render(&self.uuids).as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&draft, &path)?;
-            File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-        };
-        replace().map_err(|source| IdentityError::Io { path: path.clone(), source })
+        let replaced = state_file::replace(&path, &render(&self.uuids));
+        replaced.map_err(|source| IdentityError::Io { path, source })
     }
 }
 
-/// A line of a UUID and its key each, between the head and the checksum of all before it.
+/// A line of a UUID and its key each.
 fn render(uuids: &BTreeMap<String, Uuid>) -> String {
     let lines: String = uuids.iter().map(|(key, uuid)| format!("{uuid} {key}\n")).collect();
-    let body = format!("{HEAD}\n{lines}");
-    let sum = crc32fast::hash(body.as_bytes());
-    format!("{body}crc32 {sum:08x}\n")
+    state_file::seal(HEAD, &lines)
 }
 
 fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Uuid>, &'static str> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "it is not text")?;
-    let body_length = text.rfind("crc32 ").ok_or("its end is missing")?;
-    let (body, sum) = text.split_at(body_length);
-    if sum != format!("crc32 {:08x}\n", crc32fast::hash(body.as_bytes())) {
-        return Err("its checksum does not match");
-    }
-    let lines = body.strip_prefix(HEAD).ok_or("it is of another version")?.trim_start().lines();
     let entry = |line: &str| {
         let (uuid, key) = line.split_once(' ')?;
         Some((key.to_owned(), uuid.parse().ok()?))
     };
-    lines.map(entry).collect::<Option<_>>().ok_or("a line has no UUID")
+    state_file::unseal(bytes, HEAD)?.map(entry).collect::<Option<_>>().ok_or("a line has no UUID")
 }
 
 #[cfg(test)]

@@ -7,4 +7,5 @@ pub mod media;
 pub mod prepare;
 pub mod reload;
 pub mod reservations;
+mod state_file;
 pub mod way;

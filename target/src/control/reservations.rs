@@ -1,13 +1,14 @@
 //! Reservations which outlast a loss of power: a small file for each namespace that has some, in the state directory,
 //! checksummed, and replaced as a whole before any host hears that it changed.
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use ironside_common::nvme::reservation::Kind;
 use uuid::Uuid;
 
+use super::state_file;
 use crate::reservation::{Held, HostId, Registrant, State};
 
 const DIRECTORY: &str = "reservations";
@@ -62,47 +63,34 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     if !directory.is_dir() {
         fs::create_dir_all(directory)?;
-        File::open(directory.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+        state_file::sync_directory_of(directory)?;
     }
-    let draft = path.with_extension("new");
-    let mut file = File::create(&draft)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&draft, path)?;
-    File::open(directory)?.sync_all()
+    state_file::replace(path, text)
 }
 
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.and_then(|()| File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()),
+        removed => removed.and_then(|()| state_file::sync_directory_of(path)),
     }
 }
 
-/// A line for each thing, and the checksum of all before it.
+/// A line for each thing.
 fn render(uuid: Uuid, state: &State) -> String {
-    let mut body = format!("{HEAD}\nnamespace {uuid}\ngeneration {}\n", state.generation);
+    let mut lines = format!("namespace {uuid}\ngeneration {}\n", state.generation);
     let id = |host: &HostId| Uuid::from_bytes(*host);
     // Writing to a string does not fail.
     if let Some(held) = state.held {
-        let _ = writeln!(body, "reservation {} {}", held.kind.number(), id(&held.holder));
+        let _ = writeln!(lines, "reservation {} {}", held.kind.number(), id(&held.holder));
     }
     for Registrant { host_id, key } in &state.registrants {
-        let _ = writeln!(body, "registrant {} {key:016x}", id(host_id));
+        let _ = writeln!(lines, "registrant {} {key:016x}", id(host_id));
     }
-    let sum = crc32fast::hash(body.as_bytes());
-    let _ = writeln!(body, "crc32 {sum:08x}");
-    body
+    state_file::seal(HEAD, &lines)
 }
 
 fn parse(bytes: &[u8], uuid: Uuid) -> Result<State, &'static str> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "it is not text")?;
-    let body_length = text.rfind("crc32 ").ok_or("its end is missing")?;
-    let (body, sum) = text.split_at(body_length);
-    if sum != format!("crc32 {:08x}\n", crc32fast::hash(body.as_bytes())) {
-        return Err("its checksum does not match");
-    }
-    let mut lines = body.strip_prefix(HEAD).ok_or("it is of another version")?.trim_start().lines();
+    let mut lines = state_file::unseal(bytes, HEAD)?;
     if lines.next() != Some(&format!("namespace {uuid}")) {
         return Err("it is another namespace's");
     }
