@@ -128,11 +128,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             }
             Received::Compute(job) => {
                 authentication.computing = Some(token);
-                let qp = QpHandle(token.qpair);
-                let Some(generation) = self.connection(qp).map(|connection| connection.generation) else {
-                    return;
-                };
-                let queue = self.name(qp, generation);
+                let Some(queue) = self.queue_of(token) else { return };
                 self.jobs.push_back((queue, job));
             }
         }

@@ -11,7 +11,7 @@ use ironside_common::time::Time;
 use ironside_common::verbs::{Connections, QpHandle, TargetVerbs};
 use uuid::Uuid;
 
-use super::{Message, PollGroup, QueueName, Storage};
+use super::{Message, PollGroup, QueueName, Storage, handle};
 use crate::qpair::Extent;
 
 /// One use of a command slot.
@@ -152,7 +152,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     pub(super) fn on_resume(&mut self, now: Time, name: ClaimName) {
         self.desk.held.retain(|held| held.claim.name != name);
         for index in 0..self.connections.len() {
-            let qp = QpHandle(u16::try_from(index).expect("handles are numbered by a u16"));
+            let qp = handle(index);
             if self.connection(qp).is_some_and(|connection| connection.qpair.is_fenced()) {
                 self.with_qpair(now, qp, |qpair, cx| qpair.on_released(cx));
             }
@@ -162,12 +162,6 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     fn keeper_of(&self, namespace: Uuid) -> usize {
         let reactors = self.settings.reactors as u128;
         usize::try_from(namespace.as_u128() % reactors).expect("reactors are few")
-    }
-
-    fn tell_all(&mut self, message: &Message) {
-        for reactor in 0..self.settings.reactors {
-            self.send(reactor, message.clone());
-        }
     }
 }
 

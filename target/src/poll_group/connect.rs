@@ -161,9 +161,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         connection.held = true;
         let generation = connection.generation;
         let asking = self.name(qp, generation);
-        for reactor in 0..self.settings.reactors {
-            self.send(reactor, Message::Quiesce { host: Box::new(HostName::of(&data)), asking });
-        }
+        self.tell_all(&Message::Quiesce { host: Box::new(HostName::of(&data)), asking });
         let waiting = self.settings.reactors;
         let data = Box::new(data);
         self.held.push(HeldConnect { queue: asking, token, connect, data, waiting, since: now });
@@ -202,9 +200,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     }
 
     fn release_quiesce(&mut self, asking: QueueName) {
-        for reactor in 0..self.settings.reactors {
-            self.send(reactor, Message::GaveUp { asking });
-        }
+        self.tell_all(&Message::GaveUp { asking });
     }
 
     pub(super) fn on_quiesced(&mut self, now: Time, asking: QueueName) {

@@ -8,7 +8,7 @@ use ironside_common::nvme::io::Geometry;
 use ironside_common::time::Time;
 use ironside_common::verbs::{Connections, QpHandle, TargetVerbs};
 
-use super::{CONNECT_DEADLINE, DRAIN_DEADLINE, Message, PollGroup, Storage, Unanswered};
+use super::{CONNECT_DEADLINE, DRAIN_DEADLINE, Message, PollGroup, Storage, Unanswered, handle};
 use crate::catalog::Catalog;
 use crate::controller::{Event, TRANSFER_MAX};
 use crate::qpair::{AdminReply, Fault, Namespace};
@@ -115,7 +115,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let mut busy = self.check_held(now);
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else { continue };
-            let qp = QpHandle(u16::try_from(index).expect("handles are numbered by a u16"));
+            let qp = handle(index);
             let late = now.since(connection.accepted) >= CONNECT_DEADLINE && !connection.held;
             if connection.qpair.fault().is_some() {
                 continue;
@@ -206,7 +206,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             if let Some(connection) = &mut self.connections[index] {
                 connection.qpair.set_namespaces(view);
             }
-            self.restrict(QpHandle(u16::try_from(index).expect("handles are numbered by a u16")));
+            self.restrict(handle(index));
         }
     }
 

@@ -425,8 +425,27 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         QueueName { reactor: self.settings.reactor, qp, generation }
     }
 
+    /// The name of the queue a token of which is given, unless its connection is gone.
+    fn queue_of(&mut self, token: Token) -> Option<QueueName> {
+        let qp = QpHandle(token.qpair);
+        let generation = self.connection(qp)?.generation;
+        Some(self.name(qp, generation))
+    }
+
+    /// To every reactor, this one too.
+    fn tell_all(&mut self, message: &Message) {
+        for reactor in 0..self.settings.reactors {
+            self.send(reactor, message.clone());
+        }
+    }
+
     /// To another reactor, or to ourselves at the next occasion.
     fn send(&mut self, reactor: usize, message: Message) {
         self.outbox.push_back((reactor, message));
     }
+}
+
+/// The handle of the connection at this place of the list.
+fn handle(index: usize) -> QpHandle {
+    QpHandle(u16::try_from(index).expect("handles are numbered by a u16"))
 }

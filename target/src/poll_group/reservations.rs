@@ -15,7 +15,7 @@ use ironside_common::verbs::{Connections, QpHandle, Sge, TargetVerbs, Token};
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::{Message, PollGroup, QueueName, Storage};
+use super::{Message, PollGroup, QueueName, Storage, handle};
 use crate::catalog::Catalog;
 use crate::qpair::{AdminReply, ReservationJob};
 use crate::reservation::{Action, Command, HostId, Install, Keep, Registrar, State};
@@ -116,7 +116,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         data: Option<Sge>,
     ) -> Result<Option<u32>, Status> {
         let connection = self.connection(QpHandle(token.qpair)).ok_or(Status::INTERNAL)?;
-        let (subnqn, generation) = (connection.subnqn.ok_or(Status::INTERNAL)?, connection.generation);
+        let subnqn = connection.subnqn.ok_or(Status::INTERNAL)?;
         let membership = connection.membership.as_ref().ok_or(Status::INTERNAL)?;
         let host = membership.host.host_id;
         let uuid = self.uuid_of(&subnqn, nsid).ok_or(Status::INVALID_NAMESPACE)?;
@@ -132,7 +132,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let length = request.transfer().length();
         self.memory.read(data.slice(0, length), &mut bytes[..length as usize]);
         let keys: Keys = zerocopy::transmute!(bytes);
-        let asker = Asker { queue: self.name(QpHandle(token.qpair), generation), token };
+        let asker = Asker { queue: self.queue_of(token).ok_or(Status::INTERNAL)?, token };
         self.ask(Reserve { asker, uuid, host, command: with_keys(request, &keys) });
         Ok(None)
     }
@@ -144,10 +144,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     /// A Set Features of Reservation Persistence.
     pub(super) fn set_persistence(&mut self, token: Token, subnqn: &Nqn, nsid: u32, persist: bool) -> bool {
         let Some(uuid) = self.uuid_of(&subnqn.to_field(), nsid) else { return false };
-        let Some(generation) = self.connection(QpHandle(token.qpair)).map(|one| one.generation) else {
-            return false;
-        };
-        let asker = Asker { queue: self.name(QpHandle(token.qpair), generation), token };
+        let Some(queue) = self.queue_of(token) else { return false };
+        let asker = Asker { queue, token };
         self.ask(Reserve { asker, uuid, host: [0; 16], command: Command::SetPersistence(persist) });
         true
     }
@@ -231,17 +229,9 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         while let Some(action) = self.reservations.registrar.as_mut().and_then(Registrar::poll) {
             match action {
                 Action::Keep(keep) => self.reservations.to_keep.push(keep),
-                Action::Install(install) => {
-                    for reactor in 0..self.settings.reactors {
-                        self.send(reactor, Message::Install(install.clone()));
-                    }
-                }
+                Action::Install(install) => self.tell_all(&Message::Install(install)),
                 Action::Answer(asker, status) => self.send_reserved(asker, status),
-                Action::Notify { uuid, notices } => {
-                    for reactor in 0..self.settings.reactors {
-                        self.send(reactor, Message::Notify { uuid, notices: Arc::clone(&notices) });
-                    }
-                }
+                Action::Notify { uuid, notices } => self.tell_all(&Message::Notify { uuid, notices }),
             }
         }
     }
@@ -278,7 +268,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             }
             // The namespace may have gone from here, and a command of it still be at the medium.
             if is_less || is_aborted || nsid.is_none() {
-                let qp = QpHandle(u16::try_from(index).expect("handles are numbered by a u16"));
+                let qp = handle(index);
                 awaited.push((QueueName { reactor, qp, generation }, nsid, qpair.received()));
             }
         }
