@@ -65,7 +65,9 @@ struct Entry<A> {
 struct UnderWay<A> {
     asker: A,
     number: u64,
-    change: Change,
+    state: Arc<State>,
+    notices: Vec<(HostId, Notification)>,
+    aborted: Vec<HostId>,
     /// Reactors which do not have it yet, once it is kept.
     missing: Option<usize>,
 }
@@ -126,10 +128,10 @@ impl<A> Registrar<A> {
         if *missing > 0 {
             return;
         }
-        if let Some(UnderWay { asker, change, .. }) = entry.under_way.take() {
+        if let Some(UnderWay { asker, notices, .. }) = entry.under_way.take() {
             self.actions.push_back(Action::Answer(asker, Status::SUCCESS));
-            if !change.notices.is_empty() {
-                self.actions.push_back(Action::Notify { uuid, notices: change.notices.into() });
+            if !notices.is_empty() {
+                self.actions.push_back(Action::Notify { uuid, notices: notices.into() });
             }
             self.go_on(uuid);
         }
@@ -156,14 +158,16 @@ impl<A> Registrar<A> {
                 Ok(change) if change.state == *entry.state => {
                     self.actions.push_back(Action::Answer(asker, Status::SUCCESS));
                 }
-                Ok(change) => {
+                Ok(Change { state, notices, aborted }) => {
                     let number = self.next_number;
                     self.next_number += 1;
-                    let keeps = entry.lasting && (entry.state.persist || change.state.persist);
-                    let state = change.state.persist.then(|| Arc::new(change.state.clone()));
-                    entry.under_way = Some(UnderWay { asker, number, change, missing: None });
+                    let state = Arc::new(state);
+                    let keeps = entry.lasting && (entry.state.persist || state.persist);
+                    let kept = state.persist.then(|| Arc::clone(&state));
+                    entry.under_way =
+                        Some(UnderWay { asker, number, state, notices, aborted, missing: None });
                     if keeps {
-                        self.actions.push_back(Action::Keep(Keep { uuid, number, state }));
+                        self.actions.push_back(Action::Keep(Keep { uuid, number, state: kept }));
                     } else {
                         return self.install(uuid);
                     }
@@ -176,8 +180,8 @@ impl<A> Registrar<A> {
         let Some(entry) = self.namespaces.get_mut(&uuid) else { return };
         let Some(under_way) = &mut entry.under_way else { return };
         under_way.missing = Some(self.reactors);
-        entry.state = Arc::new(under_way.change.state.clone());
-        let aborted = under_way.change.aborted.as_slice().into();
+        entry.state = Arc::clone(&under_way.state);
+        let aborted = under_way.aborted.as_slice().into();
         let install = Install { uuid, number: under_way.number, state: Arc::clone(&entry.state), aborted };
         self.actions.push_back(Action::Install(install));
     }

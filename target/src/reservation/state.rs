@@ -84,12 +84,6 @@ impl State {
         self.held.is_some_and(holds) && self.registrant(host).is_some()
     }
 
-    /// Whether there is nothing to keep.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.registrants.is_empty() && !self.persist
-    }
-
     #[must_use]
     pub fn registrant(&self, host: &HostId) -> Option<&Registrant> {
         let index = self.registrants.binary_search_by_key(host, |registrant| registrant.host_id).ok()?;
