@@ -22,7 +22,7 @@ use crate::verbs::{self, Sge};
 /// Entries of a completion queue, which connections share; less where the adapter has less.
 const ENTRIES: u32 = 16_384;
 /// What an adapter may do with memory that is nobody else's.
-const LOCAL: ibv_access_flags = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+pub(super) const LOCAL: ibv_access_flags = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
 /// Completions taken at once.
 const BATCH: usize = 32;
 

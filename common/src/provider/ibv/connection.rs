@@ -1,12 +1,15 @@
 //! One connection over an adapter, from the request to the last completion.
 use std::net::SocketAddr;
 
+use rdma_sys::ibv_sge;
+
 use super::adapter::Reserved;
 use super::cm::CmId;
 use super::dial::Wish;
 use super::lending::Lending;
 use super::queue_pair::{Owner, QueuePair};
 use super::registration::Buffers;
+use crate::memory::Memory;
 use crate::verbs::Limits;
 
 /// Fields go in this order: what is lent goes before the queue pair, which goes with the identifier, before the memory
@@ -69,6 +72,15 @@ pub(super) struct Outgoing {
     pub(super) next: u32,
 }
 
+/// A message for an adapter which copies it as it is posted.
+pub(super) fn as_it_lies(message: &[u8]) -> ibv_sge {
+    ibv_sge { addr: message.as_ptr().expose_provenance() as u64, length: length(message), lkey: 0 }
+}
+
+fn length(message: &[u8]) -> u32 {
+    u32::try_from(message.len()).expect("a message is short")
+}
+
 impl Full {
     /// One that ends as it begins.
     pub(super) const fn broken(limits: Limits) -> Self {
@@ -77,10 +89,11 @@ impl Full {
 }
 
 impl Outgoing {
-    /// The next buffer in turn.
-    pub(super) fn turn(&mut self) -> u32 {
+    /// Copies a message into the next buffer in turn, where it lies until it is sent.
+    pub(super) fn hold(&mut self, memory: &Memory, message: &[u8]) -> ibv_sge {
         let buffer = self.next;
         self.next = (buffer + 1) % self.count;
-        buffer
+        memory.write(self.buffers.receives.buffer(buffer), message);
+        ibv_sge { length: length(message), ..self.buffers.piece(buffer) }
     }
 }

@@ -1,15 +1,14 @@
 //! Connects of ours: the address is resolved, which chooses the adapter, then the route, then the peer is asked.
 use std::io;
-use std::mem::zeroed;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use rdma_sys::{rdma_cm_event_type, rdma_conn_param};
+use rdma_sys::rdma_cm_event_type;
 
 use super::cm::{CmId, Happened};
 use super::connection::{Full, Phase};
 use super::lending::Lending;
 use super::provider::Ibv;
-use super::verbs::{HOST, RETRIES, furnish};
+use super::verbs::{HOST, connection_parameters, furnish};
 use crate::verbs::{CmEvent, ConnectParameters, Limits, PrivateData, QpHandle, RejectReason};
 
 /// How long resolving an address, and then a route, may take.
@@ -92,14 +91,8 @@ impl Ibv {
         if let Phase::Dialing(wish) = &mut connection.phase {
             wish.full = Some(Box::new(full));
         }
-        // SAFETY: numbers and pointers, for which zeroes are valid.
-        let mut request: rdma_conn_param = unsafe { zeroed() };
-        request.private_data = private_data.as_ptr().cast();
-        request.private_data_len = u8::try_from(private_data.len()).map_err(io::Error::other)?;
+        let mut request = connection_parameters(&private_data)?;
         request.responder_resources = u8::try_from(reads).unwrap_or(u8::MAX);
-        request.flow_control = 1;
-        request.retry_count = RETRIES;
-        request.rnr_retry_count = RETRIES;
         connection.id.connect(&mut request)
     }
 

@@ -1,7 +1,7 @@
 //! What an initiator posts to an adapter.
 use rdma_sys::ibv_sge;
 
-use super::connection::{Link, Phase};
+use super::connection::{Link, Phase, as_it_lies};
 use super::provider::Ibv;
 use crate::memory::Memory;
 use crate::verbs::{
@@ -73,11 +73,8 @@ impl HostVerbs for Ibv {
 /// A command as it is posted, and whether it is copied meanwhile: data behind it would have to be copied too.
 fn capsule(link: &mut Link, memory: &Memory, command: &[u8; 64], with_data: bool) -> (ibv_sge, bool) {
     if link.queue.copies() && !with_data {
-        let addr = command.as_ptr().expose_provenance() as u64;
-        return (ibv_sge { addr, length: 64, lkey: 0 }, true);
+        return (as_it_lies(command), true);
     }
     let outgoing = link.outgoing.as_mut().expect("a host's connection has buffers for its commands");
-    let buffer = outgoing.turn();
-    memory.write(outgoing.buffers.receives.buffer(buffer), command);
-    (outgoing.buffers.piece(buffer), false)
+    (outgoing.hold(memory, command), false)
 }

@@ -7,7 +7,7 @@ use rdma_sys::{
     ibv_mw_type, ibv_pd,
 };
 
-use super::adapter::Adapter;
+use super::adapter::{Adapter, LOCAL};
 use super::queue_pair::Binding;
 use super::registration::Registration as Registered;
 use crate::verbs::{Access, Exposure, MrHandle, Registration, Remote, Sge};
@@ -148,13 +148,12 @@ pub(super) fn choose(limits: &ibv_device_attr, asked: Option<Registration>) -> i
 
 /// What an adapter may do itself with regions that are lent in this way, and lend.
 pub(super) fn region_access(registration: Registration) -> ibv_access_flags {
-    let local = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
     match registration {
-        Registration::Window => local | ibv_access_flags::IBV_ACCESS_MW_BIND,
+        Registration::Window => LOCAL | ibv_access_flags::IBV_ACCESS_MW_BIND,
         Registration::Pool => {
-            local | ibv_access_flags::IBV_ACCESS_REMOTE_READ | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+            LOCAL | ibv_access_flags::IBV_ACCESS_REMOTE_READ | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
         }
-        Registration::Dynamic => local,
+        Registration::Dynamic => LOCAL,
     }
 }
 

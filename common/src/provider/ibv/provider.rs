@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nix::poll::PollFlags;
-use rdma_sys::{ibv_wc, rdma_cm_event_type};
+use rdma_sys::{ibv_context, ibv_wc, rdma_cm_event_type};
 use slab::Slab;
 
 use super::adapter::Adapter;
@@ -310,8 +310,7 @@ impl Ibv {
     pub(super) fn adapter_of(&mut self, qp: QpHandle) -> io::Result<usize> {
         let connection = &self.connections[usize::from(qp.0)];
         let context = connection.id.verbs();
-        let known = self.adapters.iter().find(|(_, adapter)| adapter.is(context) && !adapter.removed);
-        if let Some((number, _)) = known {
+        if let Some(number) = self.number_of(context) {
             return Ok(number);
         }
         let number = self.open(connection.local)?;
@@ -335,8 +334,7 @@ impl Ibv {
         if context.is_null() {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }
-        let known = self.adapters.iter().find(|(_, adapter)| adapter.is(context) && !adapter.removed);
-        if let Some((number, _)) = known {
+        if let Some(number) = self.number_of(context) {
             return Ok(number);
         }
         let entry = self.adapters.vacant_entry();
@@ -346,6 +344,11 @@ impl Ibv {
         self.shared.iter().try_for_each(|&lkey| adapter.share(lkey))?;
         entry.insert(adapter);
         Ok(number)
+    }
+
+    fn number_of(&self, context: *mut ibv_context) -> Option<usize> {
+        let known = self.adapters.iter().find(|(_, adapter)| adapter.is(context) && !adapter.removed);
+        known.map(|(number, _)| number)
     }
 
     pub(super) fn tell(&mut self, event: CmEvent) {

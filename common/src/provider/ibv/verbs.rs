@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use rdma_sys::{ibv_qp_init_attr, ibv_qp_type, ibv_sge, rdma_conn_param};
 
 use super::adapter::Adapter;
-use super::connection::{Connection, Full, Link, Outgoing, Phase};
+use super::connection::{Connection, Full, Link, Outgoing, Phase, as_it_lies};
 use super::lending::Lending;
 use super::provider::Ibv;
 use super::queue_pair::{Posted, QueuePair};
@@ -20,7 +20,7 @@ use crate::verbs::{
 const RESPONSE: u32 = 16;
 /// Tries before a peer without receives, or one that does not answer, is given up: as often as there are. Of receives
 /// that are not ready it means for ever.
-pub(super) const RETRIES: u8 = 7;
+const RETRIES: u8 = 7;
 
 impl Ibv {
     fn full(&self, qp: QpHandle) -> &Full {
@@ -84,16 +84,22 @@ impl Ibv {
         let limits = Limits { send_queue: parameters.send_queue, reads };
         let full = furnish(connection, adapter, number, parameters, limits, TARGET)?;
         connection.phase = Phase::Full(Box::new(full));
-        // SAFETY: numbers and pointers, for which zeroes are valid.
-        let mut answer: rdma_conn_param = unsafe { zeroed() };
-        answer.private_data = private_data.as_ptr().cast();
-        answer.private_data_len = u8::try_from(private_data.len()).map_err(io::Error::other)?;
+        let mut answer = connection_parameters(private_data)?;
         answer.initiator_depth = u8::try_from(reads).unwrap_or(u8::MAX);
-        answer.flow_control = 1;
-        answer.retry_count = RETRIES;
-        answer.rnr_retry_count = RETRIES;
         connection.id.accept(&mut answer)
     }
+}
+
+/// What both ends of a connection say alike. The private data has to live as long as this.
+pub(super) fn connection_parameters(private_data: &[u8]) -> io::Result<rdma_conn_param> {
+    // SAFETY: numbers and pointers, for which zeroes are valid.
+    let mut parameters: rdma_conn_param = unsafe { zeroed() };
+    parameters.private_data = private_data.as_ptr().cast();
+    parameters.private_data_len = u8::try_from(private_data.len()).map_err(io::Error::other)?;
+    parameters.flow_control = 1;
+    parameters.retry_count = RETRIES;
+    parameters.rnr_retry_count = RETRIES;
+    Ok(parameters)
 }
 
 /// What a role posts.
@@ -213,13 +219,7 @@ impl TargetVerbs for Ibv {
 
 /// A short message as it is posted: from where it lies, or from memory that the adapter can reach.
 fn outgoing(link: &mut Link, memory: &Memory, message: &[u8]) -> ibv_sge {
-    let length = u32::try_from(message.len()).expect("a message is short");
-    let Some(outgoing) = &mut link.outgoing else {
-        return ibv_sge { addr: message.as_ptr().expose_provenance() as u64, length, lkey: 0 };
-    };
-    let buffer = outgoing.turn();
-    memory.write(outgoing.buffers.receives.buffer(buffer), message);
-    ibv_sge { length, ..outgoing.buffers.piece(buffer) }
+    link.outgoing.as_mut().map_or_else(|| as_it_lies(message), |outgoing| outgoing.hold(memory, message))
 }
 
 impl Connections for Ibv {
