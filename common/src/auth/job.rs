@@ -1,5 +1,5 @@
 //! What of an authentication takes long or needs chance: new challenges, Diffie-Hellman, responses. A job is moved to
-//! wherever it may take its time, up to some tens of milliseconds, and its outcome is moved back.
+//! wherever it may take its time, and its outcome is moved back.
 use std::fmt;
 use std::sync::Arc;
 
@@ -100,13 +100,11 @@ impl Fresh {
 
 impl Verification {
     fn run(&self) -> std::result::Result<Option<Hidden>, Explanation> {
-        let shared = self.fresh.pair.as_ref().map(|pair| pair.shared(&self.public)).transpose();
-        let shared = shared.map_err(|_| Explanation::INCORRECT_PAYLOAD)?;
-        let shared = shared.as_deref().map(Vec::as_slice);
+        let shared = shared(self.fresh.pair.as_ref(), &self.public)?;
         let transcript = Transcript {
             hash: self.hash,
             challenge: &self.fresh.challenge,
-            shared,
+            shared: shared.as_deref().map(Vec::as_slice),
             sequence: self.fresh.sequence,
             t_id: self.t_id,
             host: &self.names.host,
@@ -127,8 +125,7 @@ impl Verification {
 impl Answer {
     fn run(&self, random: &mut dyn Randomness) -> std::result::Result<Response, Explanation> {
         let pair = self.group.key_pair(random);
-        let shared = pair.as_ref().map(|pair| pair.shared(&self.public)).transpose();
-        let shared = shared.map_err(|_| Explanation::INCORRECT_PAYLOAD)?;
+        let shared = shared(pair.as_ref(), &self.public)?;
         let transcript = Transcript {
             hash: self.hash,
             challenge: &self.challenge,
@@ -150,6 +147,11 @@ impl Answer {
         let expected = Some(transcript.of_controller(&secret.key_of(&self.names.subsystem)));
         Ok(Response { response, challenge: Some(challenge), sequence, public, expected })
     }
+}
+
+/// What both ends know alone, if they agreed on a group.
+fn shared(pair: Option<&KeyPair>, public: &[u8]) -> std::result::Result<Option<Hidden>, Explanation> {
+    pair.map(|pair| pair.shared(public)).transpose().map_err(|_| Explanation::INCORRECT_PAYLOAD)
 }
 
 /// A sequence number, which is never zero.

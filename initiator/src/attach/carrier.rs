@@ -74,7 +74,6 @@ impl Carrier for Ibv {
     }
 
     fn arm(&mut self, ring: &mut Ring) {
-        self.watch(|interest| watch(ring, interest));
         Self::arm(self, |interest| watch(ring, interest));
     }
 

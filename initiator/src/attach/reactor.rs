@@ -218,8 +218,7 @@ impl<C: Carrier> HostReactor<C> {
             self.host.on_event(&mut self.carrier, event, now);
             busy = true;
         }
-        // Here and not on another thread: while it connects, an attachment has nothing to do that waits for this, and
-        // the largest group takes some tenths of a second.
+        // Here and not on another thread: while it connects, an attachment has nothing to do that waits for this.
         while let Some(job) = self.host.next_job() {
             self.host.computed(&mut self.carrier, job.run(&mut SystemRandomness), now);
             busy = true;

@@ -103,21 +103,27 @@ impl Given {
 impl Source {
     /// The secrets, if there are any. Files are read anew.
     pub(super) fn keys(&self, given: &Given) -> Result<Option<Arc<Keys>>, SecretsError> {
-        let host = match (&given.secret, &self.secret_file) {
-            (Some(text), _) => Some(text.parse().map_err(SecretsError::Host)?),
-            (None, Some(file)) => Some(Secret::read(file)?),
-            (None, None) => None,
-        };
-        let controller = match (&given.ctrl_secret, &self.ctrl_secret_file) {
-            (Some(text), _) => Some(text.parse().map_err(SecretsError::Controller)?),
-            (None, Some(file)) => Some(Secret::read(file)?),
-            (None, None) => None,
-        };
+        let host = secret(given.secret.as_ref(), self.secret_file.as_deref(), SecretsError::Host)?;
+        let controller =
+            secret(given.ctrl_secret.as_ref(), self.ctrl_secret_file.as_deref(), SecretsError::Controller)?;
         match (host, controller) {
             (Some(host), controller) => Ok(Some(Arc::new(Keys { host, controller }))),
             (None, None) => Ok(None),
             (None, Some(_)) => Err(SecretsError::ControllerAlone),
         }
+    }
+}
+
+/// The secret which is said, else that of the file, if there is either.
+fn secret(
+    said: Option<&Zeroizing<String>>,
+    file: Option<&Path>,
+    unreadable: impl FnOnce(SecretError) -> SecretsError,
+) -> Result<Option<Secret>, SecretsError> {
+    match (said, file) {
+        (Some(text), _) => text.parse().map(Some).map_err(unreadable),
+        (None, Some(file)) => Ok(Some(Secret::read(file)?)),
+        (None, None) => Ok(None),
     }
 }
 

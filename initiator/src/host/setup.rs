@@ -263,14 +263,10 @@ impl Setup {
     /// The connection broke.
     pub(super) fn broken(&self, fault: Fault) -> ConnectError {
         let doing = self.doing();
-        // A controller may hang up when it hears why it did not convince us, which is the news.
-        let failure = match &self.step {
-            Step::Authenticate(_, machine) => machine.failure(),
-            _ => None,
-        };
-        match failure {
-            Some(error) => ConnectError::Authentication { doing, error },
-            None => ConnectError::Broken { doing, fault },
+        let broken = ConnectError::Broken { doing, fault };
+        match &self.step {
+            Step::Authenticate(_, machine) => news(machine, doing, broken),
+            _ => broken,
         }
     }
 
@@ -382,12 +378,8 @@ impl Setup {
         let doing = Doing::Authenticate(queue);
         let value = result.map_err(|refusal| ConnectError::Answered { doing, refusal });
         match machine.next() {
-            // The controller may end it rather than hear why it did not convince us, which is the news.
             Next::Send(_) => {
-                let failure = machine.failure();
-                value.map_err(|error| {
-                    failure.map_or(error, |error| ConnectError::Authentication { doing, error })
-                })?;
+                value.map_err(|error| news(&machine, doing, error))?;
                 machine.sent();
             }
             Next::Receive(length) => {
@@ -544,6 +536,12 @@ impl Setup {
             }
         }
     }
+}
+
+/// Why an authentication ended with `error`. A controller may refuse to hear why it did not convince us, or hang up:
+/// then what we had to say is the news.
+fn news(machine: &auth::Host, doing: Doing, error: ConnectError) -> ConnectError {
+    machine.failure().map_or(error, |error| ConnectError::Authentication { doing, error })
 }
 
 /// The next message of an authentication, either way.
