@@ -76,7 +76,7 @@ def connect_pointers(_):
         yield Attack(f"kind {kind:#04x}", connecting(sgl=nvme.keyed_sgl(2**64 - 8, 1024, 0xFFFFFFFF, kind)), False)
 
 
-# FUSE in the flags of a command (NVM Express base specification, common command format).
+# FUSE in the flags of a command (NVM Express base specification 2.2, figure 91).
 FUSED_FIRST = 1
 
 

@@ -52,7 +52,7 @@ def crc32c(data):
 
 
 def mpa_frame(key, private_data=b"", flags=CRC | ENHANCED, revision=2, length=None):
-    """An MPA Request or Reply frame (RFC 5044 section 7.1); `length` lies about the private data's."""
+    """An MPA Request or Reply frame (RFC 5044, section 7.1.1); `length` lies about the private data's."""
     return key + struct.pack(">BBH", flags, revision, len(private_data) if length is None else length) + private_data
 
 
@@ -62,7 +62,7 @@ def parse_mpa_header(header):
 
 
 def enhanced(ird, ord, control_a=0, control_b=0):
-    """The four bytes that precede the private data in revision 2 (RFC 6581 section 9)."""
+    """The four bytes that precede the private data in revision 2 (RFC 6581, section 9)."""
     return struct.pack(">HH", ird | control_a, ord | control_b)
 
 

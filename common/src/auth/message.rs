@@ -1,5 +1,5 @@
 //! The messages of DH-HMAC-CHAP as they lie in the data of Authentication Send and Authentication Receive (NVM Express
-//! base specification 2.2, 8.3.5.5). Parsed once; the bytes in them keep the lengths they claim.
+//! base specification 2.2, 8.3.4.5). Parsed once; the bytes in them keep the lengths they claim.
 use std::fmt;
 
 use super::{Group, Hash};

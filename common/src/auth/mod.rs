@@ -1,4 +1,4 @@
-//! DH-HMAC-CHAP (NVM Express base specification 2.2, 8.3.5.5): how host and controller prove to each other that they
+//! DH-HMAC-CHAP (NVM Express base specification 2.2, 8.3.4.5): how host and controller prove to each other that they
 //! know a secret. Two machines, one for each role, take messages and return messages. What takes long or needs
 //! chance is a [`Job`], which whoever drives them runs wherever it may take its time.
 mod controller;

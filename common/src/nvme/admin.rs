@@ -1,4 +1,4 @@
-//! Admin commands and their meaning (protocol section D), and how much each of them moves.
+//! Admin commands and their meaning (NVM Express base specification 2.2, section 5), and how much each of them moves.
 use std::fmt;
 
 use super::bits::{bit, bits, place};

@@ -1,4 +1,4 @@
-//! What an Asynchronous Event Request is answered with (protocol section D.1).
+//! What an Asynchronous Event Request is answered with (NVM Express base specification 2.2, section 5.1.2).
 use std::fmt;
 
 use super::bits::{bits, place};

@@ -1,4 +1,5 @@
-//! The discovery log, page 70h (protocol section C.1): where which subsystem can be reached.
+//! The discovery log, page 70h (NVM Express base specification 2.2, section 5.1.12.3.1): where which subsystem can be
+//! reached.
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 

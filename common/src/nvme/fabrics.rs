@@ -1,4 +1,4 @@
-//! Fabrics commands: Connect, and properties instead of registers (protocol section B).
+//! Fabrics commands: Connect, and properties instead of registers (NVM Express base specification 2.2, section 6).
 use std::fmt;
 
 use uuid::Uuid;

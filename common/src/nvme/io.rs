@@ -1,4 +1,5 @@
-//! I/O commands of the NVM command set and their meaning (protocol section E).
+//! I/O commands of the NVM command set and their meaning (NVM command set specification 1.2, section 3.3; NVM Express
+//! base specification 2.2, section 7).
 use std::fmt;
 
 use zerocopy::little_endian::{U32, U64};
@@ -139,7 +140,7 @@ impl Request {
     }
 
     /// Whether a reservation which keeps others from writing keeps them from this (NVM Express base
-    /// specification, Command Behavior in the Presence of a Reservation). Flush is one of these.
+    /// specification 2.2, figure 647). Flush is one of these.
     #[must_use]
     pub const fn is_in_write_group(&self) -> bool {
         self.changes_medium() || matches!(self, Self::Flush)

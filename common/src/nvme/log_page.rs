@@ -1,4 +1,5 @@
-//! The structures Get Log Page returns (protocol section D.4), except the discovery log.
+//! The structures Get Log Page returns (NVM Express base specification 2.2, section 5.1.12), except the discovery
+//! log.
 use std::fmt;
 
 use zerocopy::little_endian::{U16, U32, U64};

@@ -1,5 +1,6 @@
 //! What the two ends of an NVMe/RDMA connection tell each other while it is made, in the private data of the
-//! connection manager (protocol section A.1). It may arrive longer than it was sent, so a prefix is read.
+//! connection manager (NVM Express RDMA transport specification 1.0, section 3.1). It may arrive longer than it was sent,
+//! so a prefix is read.
 use std::fmt;
 
 use zerocopy::little_endian::U16;

@@ -1,4 +1,4 @@
-//! The properties of a controller: registers, had it any (protocol section B.3).
+//! The properties of a controller: registers, had it any (NVM Express base specification 2.2, section 3.1.4).
 use std::fmt;
 
 use super::bits::{bit, bits, place};

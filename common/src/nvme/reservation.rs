@@ -1,5 +1,5 @@
 //! Reservations: the commands by which hosts agree who may use a namespace they share, and the report of what they
-//! agreed (NVM Express base specification, Reservations).
+//! agreed (NVM Express base specification 2.2, sections 7.5 to 7.8 and 8.1.22).
 use std::fmt;
 
 use zerocopy::little_endian::{U16, U32, U64};

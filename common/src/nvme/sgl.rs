@@ -1,5 +1,6 @@
 //! Where the data of a command is: the one SGL descriptor of a submission queue entry, as NVMe over RDMA
-//! uses it (protocol section A.4). One data block only; MSDBD says so to hosts.
+//! uses it (NVM Express base specification 2.2, section 4.3.2; RDMA transport specification 1.0, section 3.3). One data
+//! block only; MSDBD says so to hosts.
 use std::fmt;
 
 use super::bits::{bits, place};

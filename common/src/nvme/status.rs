@@ -1,4 +1,4 @@
-//! The status of a command: type, code, and whether to try again (protocol section J).
+//! The status of a command: type, code, and whether to try again (NVM Express base specification 2.2, section 4.2.3).
 use std::fmt;
 
 use super::bits::{bit, bits, place};

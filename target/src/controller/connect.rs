@@ -1,4 +1,4 @@
-//! Connect: who may have a controller, and which queues may join one (protocol section B.2).
+//! Connect: who may have a controller, and which queues may join one (NVM Express base specification 2.2, section 6.3).
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;

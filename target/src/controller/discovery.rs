@@ -1,4 +1,5 @@
-//! The discovery log as one host sees it on one connection (protocol section C.1).
+//! The discovery log as one host sees it on one connection (NVM Express base specification 2.2, section
+//! 5.1.12.3.1).
 use std::net::SocketAddr;
 
 use ironside_common::nvme::Nqn;

@@ -1,4 +1,4 @@
-//! Set Features and Get Features (protocol section D.1).
+//! Set Features and Get Features (NVM Express base specification 2.2, sections 5.1.25 and 5.1.11).
 use ironside_common::nvme::admin::{GetFeatures, SetFeatures};
 use ironside_common::nvme::bits::bit;
 use ironside_common::nvme::feature::{

@@ -1,4 +1,5 @@
-//! Identify: what the controller and its namespaces are (protocol sections D.2 and D.3).
+//! Identify: what the controller and its namespaces are (NVM Express base specification 2.2, section
+//! 5.1.13).
 use ironside_common::nvme::admin::{Cns, Identify};
 use ironside_common::nvme::feature::EventMask;
 use ironside_common::nvme::identify::{

@@ -1,4 +1,4 @@
-//! Get Log Page (protocol section D.4). A host may ask for any part of a page.
+//! Get Log Page (NVM Express base specification 2.2, section 5.1.12). A host may ask for any part of a page.
 use ironside_common::nvme::admin::GetLogPage;
 use ironside_common::nvme::discovery::{Entry, Header};
 use ironside_common::nvme::log_page::{

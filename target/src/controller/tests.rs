@@ -137,7 +137,7 @@ fn read<T: FromBytes>(bytes: &[u8]) -> T {
     T::read_from_prefix(bytes).unwrap().0
 }
 
-/// What `nvme connect` of a Linux 6 host does (protocol section D.1), step by step.
+/// What `nvme connect` of a Linux 6 host does, step by step.
 #[test]
 fn a_linux_host_connects() {
     let mut host = Host::new(&catalog(&[1, 2]), &nqn("sub"));

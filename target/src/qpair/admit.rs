@@ -71,7 +71,7 @@ impl Qpair {
 
     fn classify(&self, command: &Command, pointer: DataPointer, longest: u32) -> Result<Work, Status> {
         if pointer.length() > longest {
-            // More than MDTS (NVM Express base specification, Identify Controller).
+            // More than MDTS (NVM Express base specification 2.2, figure 313).
             return Err(Status::INVALID_FIELD);
         }
         if matches!(pointer, DataPointer::InCapsule { .. }) && !command.is_from_host() {

@@ -1,5 +1,5 @@
 //! Compare and Write, fused: two commands which follow each other on a queue and are one to everybody else (NVM Express
-//! base specification, Fused Operations).
+//! base specification 2.2, section 3.4.2; NVM command set specification 1.2, section 2.1.3).
 //!
 //! The first waits for the second. From then on the first does the work of both: it leases room for what is compared,
 //! written and read in one piece, fetches, claims its blocks, so that no command of any queue is or comes upon them,

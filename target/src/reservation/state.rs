@@ -1,5 +1,5 @@
-//! What is agreed about one namespace, and what each command makes of it (NVM Express base specification,
-//! Reservations). Hosts are told apart by their Host Identifier alone.
+//! What is agreed about one namespace, and what each command makes of it (NVM Express base specification 2.2, section
+//! 8.1.22). Hosts are told apart by their Host Identifier alone.
 use ironside_common::nvme::Status;
 use ironside_common::nvme::reservation::{AcquireAction, Kind, Notification, RegisterAction};
 
@@ -66,7 +66,7 @@ pub struct Change {
 }
 
 impl State {
-    /// What `host` may do (NVM Express base specification, Command Behavior in the Presence of a Reservation).
+    /// What `host` may do (NVM Express base specification 2.2, figures 646 and 647).
     #[must_use]
     pub fn rights(&self, host: &HostId) -> Rights {
         let Some(held) = self.held else { return Rights::ALL };

@@ -83,7 +83,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "admin-12",
-        "NVMe Base 2.2, 5.1.25",
+        "NVMe Base 2.2, 5.1.25.1.5",
         "an event which the host did not ask for is not told",
         unwanted_events,
     ),
@@ -95,19 +95,19 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "admin-14",
-        "NVMe Base 2.2, 5.1.25, Number of Queues",
+        "NVMe Base 2.2, 5.1.25.2.1, figures 444 and 445",
         "counts are 0's based: submission queues in bits 15:0, completion queues in 31:16, the grant likewise",
         number_of_queues,
     ),
     row(
         "admin-15",
-        "NVMe Base 2.2, 5.1.25, Number of Queues",
+        "NVMe Base 2.2, 5.1.25.2.1, figure 444",
         "65,536 queues are Invalid Field",
         too_many_queues,
     ),
     row(
         "admin-16",
-        "NVMe Base 2.2, 5.1.25, Number of Queues",
+        "NVMe Base 2.2, 5.1.25.2.1",
         "once there are I/O queues, their number cannot be set: Command Sequence Error",
         number_of_queues_is_set_first,
     ),
@@ -123,7 +123,7 @@ pub(crate) const ROWS: &[Requirement] = &[
         "the host identifier is Connect's 16 bytes; in fabrics it cannot be set: Command Sequence Error",
         host_identifier,
     ),
-    row("admin-19", "NVMe Base 2.2, 5.1.25", "the write cache is on, and stays on", write_cache_feature),
+    row("admin-19", "NVMe Base 2.2, 5.1.25.1.4", "the write cache is on, and stays on", write_cache_feature),
     row(
         "admin-20",
         "NVMe Base 2.2, 5.1.11 and 5.1.25",

@@ -14,7 +14,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "capsule-2",
-        "NVMe Base 2.2, 4.2.2",
+        "NVMe Base 2.2, 4.2.1, figure 98; 4.2.2, figure 99",
         "a response names the command by the 16 bits it came with, whatever they are",
         identifiers_are_echoed,
     ),
@@ -26,7 +26,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "capsule-4",
-        "NVMe RDMA 1.0, 3.3",
+        "NVMe Base 2.2, 3.3.2.1",
         "bytes behind the command which no data pointer names are ignored",
         unnamed_bytes,
     ),
@@ -36,12 +36,7 @@ pub(crate) const ROWS: &[Requirement] = &[
         "a read's data is written before its response is sent",
         data_before_the_response,
     ),
-    row(
-        "capsule-6",
-        "NVMe RDMA 1.0, 3.3",
-        "of a command which failed no data is written",
-        no_data_of_a_failure,
-    ),
+    row("capsule-6", "ours", "of a command which failed no data is written", no_data_of_a_failure),
     row(
         "capsule-7",
         "NVMe RDMA 1.0, 3.3, figure 8",
@@ -68,19 +63,19 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "capsule-11",
-        "NVMe Base 2.2, 6.3",
+        "NVMe Base 2.2, 3.3.2.6",
         "with flow control SQHD counts commands modulo the queue size, from Connect on",
         queue_head,
     ),
     row(
         "capsule-12",
-        "NVMe Base 2.2, 6.3",
+        "NVMe Base 2.2, 6.3, figure 548",
         "a Connect which asks to disable flow control is answered with SQHD FFFFh, any other is not",
         flow_control_disabled,
     ),
     row(
         "capsule-13",
-        "NVMe RDMA 1.0, 3.3",
+        "NVMe RDMA 1.0, 3.1, figure 6 (CRQSIZE)",
         "the receive is there again before the response which frees the host's slot",
         receives_come_back_first,
     ),

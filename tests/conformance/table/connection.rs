@@ -89,19 +89,19 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "connection-14",
-        "NVMe Base 2.2, 6.3",
+        "NVMe Base 2.2, 6.3, figure 546 (SQSIZE)",
         "a Connect whose SQSIZE is larger than the queue pair's HSQSIZE is an invalid parameter at byte 44",
         connect_larger_than_the_queue_pair,
     ),
     row(
         "connection-15",
-        "NVMe RDMA 1.0, 3.3",
+        "RFC 5044, 7.1.2",
         "a connection on which no Connect comes is ended after 5 seconds, not before",
         connect_has_to_come,
     ),
     row(
         "connection-16",
-        "NVMe RDMA 1.0, 3.2",
+        "RFC 5044, 7.1.2",
         "the first capsule may come together with the last byte of the Request's answer, before any other event",
         a_capsule_right_behind_the_request,
     ),

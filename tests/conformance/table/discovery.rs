@@ -70,7 +70,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "discovery-11",
-        "NVMe Base 2.2, 3.1.3",
+        "NVMe Base 2.2, 3.1.3.3",
         "other structures, features and pages are refused",
         nothing_else,
     ),

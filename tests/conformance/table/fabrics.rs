@@ -71,7 +71,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "fabrics-10",
-        "NVMe Base 2.2, 3.3.2",
+        "NVMe Base 2.2, 3.3.2.2",
         "any command before Connect is Command Sequence Error, and Connect is still possible",
         connect_comes_first,
     ),
@@ -83,7 +83,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "fabrics-12",
-        "NVMe Base 2.2, 6.3",
+        "NVMe Base 2.2, 6.3, figure 549",
         "an I/O queue of a controller which is not there is refused at byte 16 of the data",
         io_queue_of_nobody,
     ),
@@ -101,13 +101,13 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "fabrics-15",
-        "NVMe Base 2.2, 6.3",
+        "NVMe Base 2.2, 3.3.2.3",
         "an I/O queue which exists already is refused with Command Sequence Error; the first one stays",
         io_queue_twice,
     ),
     row(
         "fabrics-16",
-        "NVMe Base 2.2, 6.3",
+        "NVMe Base 2.2, 6.3, figure 549",
         "an I/O queue beyond the granted number is an invalid parameter at byte 42 of the command",
         io_queue_beyond_the_grant,
     ),
@@ -119,7 +119,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "fabrics-18",
-        "NVMe Base 2.2, 3.1.3",
+        "NVMe Base 2.2, 3.1.3.3",
         "a discovery controller has no I/O queues",
         discovery_has_no_io_queues,
     ),
@@ -167,23 +167,23 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "fabrics-26",
-        "NVMe Base 2.2, 6.1 and 6.2",
+        "NVMe Base 2.2, 3.1.3, figure 29",
         "authentication, which Connect did not ask for, is Invalid Command Opcode",
         no_authentication,
     ),
     row(
         "fabrics-27",
-        "Linux, drivers/nvme/target/fabrics-cmd.c nvmet_parse_fabrics_io_cmd",
+        "NVMe Base 2.2, 6, figure 541",
         "properties are the admin queue's: on an I/O queue they are Invalid Command Opcode",
         no_properties_on_io_queues,
     ),
     row(
         "fabrics-28",
-        "NVMe Base 2.2, 3.9",
+        "NVMe Base 2.2, 3.9.5",
         "a host which is silent for KATO milliseconds loses its controller and queues; one which is not, does not",
         keep_alive,
     ),
-    row("fabrics-29", "NVMe Base 2.2, 3.9.1", "KATO 0 switches the timer off", no_keep_alive),
+    row("fabrics-29", "NVMe Base 2.2, 3.9.2", "KATO 0 switches the timer off", no_keep_alive),
 ];
 
 pub(crate) fn admin_data() -> Vec<u8> {

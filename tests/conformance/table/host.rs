@@ -16,7 +16,7 @@ const DNR: u16 = 1 << 15;
 pub(crate) const ROWS: &[Requirement] = &[
     row(
         "host-1",
-        "RFC 6581, enhanced MPA connection establishment",
+        "RFC 6581, 6 and 9",
         "the MPA Request is of revision 2: key, S, length, A and both forms of ready to receive, IRD, ORD",
         mpa_request,
     ),
@@ -76,24 +76,24 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "host-11",
-        "RFC 6581, peer-to-peer negotiation",
+        "RFC 6581, 9.2",
         "ready to receive is said first of all in the form of the Reply: an empty Write, Read, or nothing",
         ready_to_receive,
     ),
     row(
         "host-12",
-        "RFC 6581, enhanced MPA connection establishment",
+        "RFC 6581, 10",
         "a Reply of revision 1, and one without depths, end the attempt",
         replies_without_depths,
     ),
     row(
         "host-13",
-        "RFC 5044, 7.1",
+        "RFC 5044, 4.3 and 7.1.1; RFC 6581, 8 and 9.2",
         "a Reply which wants markers, or chooses a form which was not offered, is answered by a Terminate of MPA",
         replies_which_cannot_be,
     ),
-    row("host-14", "RFC 5044, 7.1", "what is no Reply ends the attempt", no_reply),
-    row("host-15", "RFC 5044, 7.1", "a Reply with C turns CRC on in both directions", crc_of_the_target),
+    row("host-14", "RFC 5044, 7.1.1 and 7.1.2", "what is no Reply ends the attempt", no_reply),
+    row("host-15", "RFC 5044, 7.1.1", "a Reply with C turns CRC on in both directions", crc_of_the_target),
     row(
         "host-16",
         "NVMe RDMA 1.0, 3.5, figure 11",
@@ -132,7 +132,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "host-22",
-        "NVMe Base 2.2, 5.1.25, Number of Queues",
+        "NVMe Base 2.2, 5.1.25.2.1",
         "the number of queues is asked for 0's based; no more are made than were granted",
         number_of_queues,
     ),
@@ -144,7 +144,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "host-24",
-        "NVMe Base 2.2, 5.1.25; 5.1.2",
+        "NVMe Base 2.2, 5.1.25.1.5; 5.1.2",
         "events are asked for as OAES offers them, and one request is left with the controller",
         events,
     ),
@@ -162,7 +162,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "host-27",
-        "NVMe RDMA 1.0, 3.1",
+        "RFC 5044, 7.1.2",
         "a target which takes connections and never answers is given up after 5 seconds",
         silence,
     ),

@@ -10,7 +10,7 @@ use crate::{Requirement, row};
 pub(crate) const ROWS: &[Requirement] = &[
     row(
         "host-io-1",
-        "NVM Command Set 1.1, Read",
+        "NVM Command Set 1.2, 3.3.4",
         "a Read names SLBA, NLB 0's based and a keyed data block to be invalidated",
         read,
     ),
@@ -34,20 +34,20 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "host-io-5",
-        "NVM Command Set 1.1, Write",
+        "NVM Command Set 1.2, 3.3.6",
         "FUA is bit 30 of dword 12 of a Write, and only of one which is to be durable",
         fua,
     ),
     row("host-io-6", "NVMe Base 2.2, 7.2", "Flush names its namespace and brings no data", flush),
     row(
         "host-io-7",
-        "NVM Command Set 1.1, Write Zeroes",
+        "NVM Command Set 1.2, 3.3.8",
         "Write Zeroes brings no data; DEAC only where deallocated blocks read as zeroes",
         write_zeroes,
     ),
     row(
         "host-io-8",
-        "NVM Command Set 1.1, Dataset Management",
+        "NVM Command Set 1.2, 3.3.3",
         "a discard is one range (NR 0) of attributes, a count and SLBA, with the deallocate attribute",
         discard,
     ),
@@ -59,7 +59,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "host-io-10",
-        "NVMe Base 2.2, 4.1.1, figure 91",
+        "NVMe Base 2.2, 4.1.1, figure 91; 3.3.2.6",
         "commands outstanding have different identifiers, and a queue of n entries n - 1 of them",
         identifiers_and_queue_depth,
     ),
@@ -83,25 +83,25 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "host-io-14",
-        "RFC 5040, 7.2",
+        "RFC 5040, 4.8 and 7.2",
         "a Read's buffer can be written, not read: that is Terminate, remote protection, access rights",
         rights_of_a_read,
     ),
     row(
         "host-io-15",
-        "RFC 5040, 7.2",
+        "RFC 5041, 7.1 and 7.2",
         "a Write's buffer can be read, not written: that is Terminate, remote protection, access rights",
         rights_of_a_write,
     ),
     row(
         "host-io-16",
-        "RFC 5041, 7.2",
+        "RFC 5041, 7.1 and 7.2",
         "a Write beyond what was exposed, or whose offset wraps, is Terminate, and no byte of it is placed",
         bounds_of_a_buffer,
     ),
     row(
         "host-io-17",
-        "NVMe Base 2.2, 4.2.1",
+        "NVMe Base 2.2, 4.2.1, figure 98",
         "a response to a command which is not outstanding is the end of the connection",
         unknown_command,
     ),
@@ -113,7 +113,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "host-io-19",
-        "NVMe Base 2.2, 3.3.2.1.2",
+        "NVMe Base 2.2, 3.3.2.5 and 3.3.2.6",
         "an SQHD beyond the queue is the end of the connection; after disabling, SQHD is not looked at",
         queue_head,
     ),
@@ -131,7 +131,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "host-io-22",
-        "RFC 5040, 5.2",
+        "RFC 5040, 5.5",
         "as many RDMA Reads as the host said are answered at once, in their order",
         reads_are_answered_in_order,
     ),

@@ -84,7 +84,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     row(
         "identify-14",
         "NVMe Base 2.2, 5.1.13.2.1, figure 313",
-        "ONCS offers Compare, Dataset Management, Write Zeroes, Verify and reservations, FUSES nothing, VWC a cache",
+        "ONCS offers Compare, Dataset Management, Write Zeroes, Verify and reservations, FUSES the one pair, VWC a cache",
         optional_commands,
     ),
     row(
@@ -95,19 +95,19 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "identify-16",
-        "NVM Command Set 1.1, Identify Namespace",
+        "NVM Command Set 1.2, 4.1.5.1",
         "NSZE, NCAP and NUSE count blocks; format 0 has no metadata and LBADS says 512 or 4096 bytes",
         namespace_sizes,
     ),
     row(
         "identify-17",
-        "NVM Command Set 1.1, Identify Namespace",
+        "NVM Command Set 1.2, 4.1.5.1",
         "NMIC says shared, NSATTR write protected where it is, DLFEAT that deallocated blocks read as zeroes",
         namespace_attributes,
     ),
     row(
         "identify-18",
-        "NVM Command Set 1.1, Identify Namespace",
+        "NVM Command Set 1.2, 4.1.5.1",
         "of a namespace which is not there all is zero; of a number which none can have nothing is said",
         absent_namespaces,
     ),
@@ -143,7 +143,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "identify-24",
-        "NVM Command Set 1.1, I/O Command Set Specific Identify Controller",
+        "NVM Command Set 1.2, 4.1.5.4",
         "CNS 06h of the NVM command set has no limits on Write Zeroes and Dataset Management",
         command_set_limits,
     ),

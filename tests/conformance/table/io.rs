@@ -14,19 +14,19 @@ const LBA_OUT_OF_RANGE: Status = (0, 0x80, true);
 pub(crate) const ROWS: &[Requirement] = &[
     row(
         "io-1",
-        "NVM Command Set 1.1, Read and Write",
+        "NVM Command Set 1.2, 3.3.4 and 3.3.6",
         "SLBA is 64 bits from byte 40, NLB is 0's based in bits 15:0 of dword 12",
         addresses_and_counts,
     ),
     row(
         "io-2",
-        "NVM Command Set 1.1, Read and Write",
+        "NVM Command Set 1.2, 3.3.4 and 3.3.6",
         "the last block can be read and written, the one behind it is LBA Out of Range",
         the_last_block,
     ),
     row(
         "io-3",
-        "NVM Command Set 1.1, Read and Write",
+        "NVM Command Set 1.2, 3.3.4 and 3.3.6",
         "SLBA plus NLB may not wrap: that is LBA Out of Range",
         addresses_do_not_wrap,
     ),
@@ -45,13 +45,13 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "io-7",
-        "NVM Command Set 1.1, Write Zeroes",
+        "NVM Command Set 1.2, 3.3.8",
         "Write Zeroes takes no data, zeroes its blocks, and is not bound by MDTS",
         write_zeroes,
     ),
     row(
         "io-8",
-        "NVM Command Set 1.1, Dataset Management",
+        "NVM Command Set 1.2, 3.3.3",
         "NR is 0's based, a range is attributes, a count of blocks and SLBA; deallocated blocks read as zeroes",
         deallocate,
     ),
@@ -63,7 +63,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "io-10",
-        "NVM Command Set 1.1, Dataset Management",
+        "NVM Command Set 1.2, 3.3.3",
         "a range beyond the namespace is LBA Out of Range and leaves the others alone; an empty one is nothing",
         ranges_have_bounds,
     ),
@@ -75,11 +75,11 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "io-12",
-        "NVM Command Set 1.1, Compare",
+        "NVM Command Set 1.2, 3.3.1",
         "Compare of equal data succeeds; of other data it is Compare Failure, of the media type",
         compare,
     ),
-    row("io-13", "NVM Command Set 1.1, Verify", "Verify reads without a transfer", verify),
+    row("io-13", "NVM Command Set 1.2, 3.3.5", "Verify reads without a transfer", verify),
     row(
         "io-14",
         "NVMe Base 2.2, 8.1.16",
@@ -106,19 +106,19 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "io-18",
-        "NVM Command Set 1.1, Write",
+        "NVM Command Set 1.2, 3.3.6",
         "a medium which is full is Capacity Exceeded, Do Not Retry",
         a_full_medium,
     ),
     row(
         "io-19",
-        "NVM Command Set 1.1, Read and Write",
+        "NVM Command Set 1.2, 3.3.4 and 3.3.6",
         "FUA, LR and hints in dwords 12 and 13 change nothing about the data",
         flags_are_taken,
     ),
     row(
         "io-20",
-        "NVM Command Set 1.1, Identify Namespace",
+        "NVM Command Set 1.2, 4.1.5.1",
         "blocks have the size the format says: 512 bytes here, 4096 there",
         block_sizes,
     ),
@@ -142,13 +142,13 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "io-24",
-        "NVM Command Set 1.1, Fused Operations",
+        "NVM Command Set 1.2, 2.1.3",
         "fused commands on different blocks, or which are no Compare and Write, are Invalid Field",
         crate::fused::unlike_fused_commands,
     ),
     row(
         "io-25",
-        "NVM Command Set 1.1, Identify Controller (ACWU)",
+        "NVM Command Set 1.2, 4.1.5.2 (ACWU)",
         "a Compare and Write of more than the controller does at once is Atomic Write Unit Exceeded",
         crate::fused::long_fused_commands,
     ),

@@ -78,7 +78,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "property-11",
-        "NVMe Base 2.2, 3.1.3",
+        "NVMe Base 2.2, 3.1.3.3",
         "a discovery controller has no entries of I/O queues, and is enabled without their sizes",
         discovery_is_enabled_without_sizes,
     ),
@@ -96,13 +96,13 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "property-14",
-        "NVMe Base 2.2, 3.5.2",
+        "NVMe Base 2.2, 3.3.2.3",
         "admin commands before RDY are Command Sequence Error; properties can be had",
         nothing_before_ready,
     ),
     row(
         "property-15",
-        "NVMe Base 2.2, 3.7.2",
+        "NVMe Base 2.2, 5.1.2",
         "a reset answers held event requests, so that no command of before remains",
         reset_lets_go_of_event_requests,
     ),

@@ -7,99 +7,98 @@ use crate::{Requirement, row};
 const INVALID_FIELD: Status = (0, 0x02, true);
 const HOST_ID_INCONSISTENT: Status = (0, 0x18, true);
 const CONFLICT: Status = (0, 0x83, true);
-const SECTION: &str = "NVMe Base 2.2, Reservations";
 
 pub(crate) const ROWS: &[Requirement] = &[
     row(
         "reservation-1",
-        SECTION,
+        "NVMe Base 2.2, 8.1.22.3",
         "a host registers one key; another is Reservation Conflict, and 0 Invalid Field",
         registering,
     ),
     row(
         "reservation-2",
-        SECTION,
+        "NVMe Base 2.2, 8.1.22.3 and 8.1.22.4",
         "a key is replaced and removed by who brings it, or who ignores it (IEKEY)",
         replacing,
     ),
     row(
         "reservation-3",
-        "NVMe Base 2.2, Reservation Register, Acquire and Release",
+        "NVMe Base 2.2, 7.5 to 7.7",
         "an action, type or CPTPL that there is not is Invalid Field",
         unknown_values,
     ),
     row(
         "reservation-4",
-        SECTION,
+        "NVMe Base 2.2, 8.1.22.5",
         "a registrant acquires with its key; who is none, has another key or comes second gets a conflict",
         acquiring,
     ),
     row(
         "reservation-5",
-        "NVMe Base 2.2, Reservations, Command Behavior in the Presence of a Reservation",
+        "NVMe Base 2.2, 8.1.22.1, figures 646 and 647",
         "each of the six types keeps registrants and strangers from writing (Write, Write Zeroes, Dataset \
          Management, Flush) and reading (Read, Compare, Verify) as the table has it",
         conflicts,
     ),
     row(
         "reservation-6",
-        SECTION,
+        "NVMe Base 2.2, 8.1.22.6",
         "the holder releases with key and type; another type is Invalid Field, and no holder changes nothing",
         releasing,
     ),
-    row("reservation-7", SECTION, "Clear ends reservation and registrations", clearing),
+    row("reservation-7", "NVMe Base 2.2, 8.1.22.8", "Clear ends reservation and registrations", clearing),
     row(
         "reservation-8",
-        SECTION,
+        "NVMe Base 2.2, 8.1.22.7",
         "Preempt of the holder's key takes its place; of another key it removes registrations; of none it is a \
          conflict",
         preempting,
     ),
     row(
         "reservation-9",
-        SECTION,
+        "NVMe Base 2.2, 8.1.22.7",
         "Preempt is answered only once writes of the preempted host which had reached the medium have ended",
         preempting_waits,
     ),
     row(
         "reservation-10",
-        SECTION,
+        "NVMe Base 2.2, 8.1.22.7",
         "Preempt and Abort ends what waits of the preempted host with Command Abort Requested or a conflict",
         aborting,
     ),
     row(
         "reservation-11",
-        "NVMe Base 2.2, Reservation Report",
+        "NVMe Base 2.2, 7.8, figures 580 and 582 to 585",
         "the extended report has GEN, RTYPE, REGSTRNT, PTPLS, and 64 bytes a registrant; a short one is cut",
         reporting,
     ),
     row(
         "reservation-12",
-        "NVMe Base 2.2, Reservation Report",
+        "NVMe Base 2.2, 7.8",
         "a report which is not extended has no room for identifiers of 16 bytes: Host Identifier Inconsistent",
         short_identifiers,
     ),
     row(
         "reservation-13",
-        "NVMe Base 2.2, Get Log Page, Reservation Notification",
+        "NVMe Base 2.2, 8.1.22.2; 5.1.12.1.32; 5.1.2, figure 153",
         "a preempted host has an event of type 6, and reads log page 80h once for each notification",
         notifications,
     ),
     row(
         "reservation-14",
-        "NVMe Base 2.2, Set Features, Reservation Notification Mask",
+        "NVMe Base 2.2, 5.1.25.1.29",
         "a Reservation Notification Mask keeps notifications away; bits there are not are Invalid Field",
         masks,
     ),
     row(
         "reservation-15",
-        "NVMe Base 2.2, Set Features, Reservation Persistence",
+        "NVMe Base 2.2, 5.1.25.1.30; 7.6, figure 574",
         "Reservation Persistence is what CPTPL or Set Features made it, and is reported as PTPLS",
         persistence,
     ),
     row(
         "reservation-16",
-        "NVMe Base 2.2, Identify, ONCS and RESCAP",
+        "NVMe Base 2.2, 8.1.22; 5.1.13.2.1, figure 313 (ONCS)",
         "ONCS and RESCAP, in both structures of a namespace, offer reservations of all types",
         advertised,
     ),

@@ -55,13 +55,13 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "sgl-8",
-        "NVMe Base 2.2, 3.3.2",
+        "NVMe Base 2.2, 3.3.2.1.3 (ICDOFF)",
         "in-capsule data lies at its offset from byte 64 of the capsule",
         in_capsule_offsets,
     ),
     row(
         "sgl-9",
-        "NVMe Base 2.2, 4.2.3, figure 102",
+        "NVMe Base 2.2, 3.3.2.1.3",
         "in-capsule data beyond the bytes received is SGL Offset Invalid, also where offset and length wrap",
         in_capsule_bounds,
     ),

@@ -1,6 +1,6 @@
 """The kernel's NVMe/RDMA host over siw, without MPA checksums: one I/O queue, then two, on either sector size."""
 
-# The flag of an MPA frame by which CRCs are used (RFC 5044, section 7.1).
+# The flag of an MPA frame by which CRCs are used (RFC 5044, section 7.1.1).
 CRC = 0x40
 
 

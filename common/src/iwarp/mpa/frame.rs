@@ -1,4 +1,4 @@
-//! MPA Request and Reply frames (RFC 5044, section 7.1; RFC 6581, section 4).
+//! MPA Request and Reply frames (RFC 5044, section 7.1.1; RFC 6581, section 6).
 use arrayvec::ArrayVec;
 use zerocopy::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -40,7 +40,7 @@ const RTR_SEND: u16 = 0x4000;
 const RTR_WRITE: u16 = 0x8000;
 const RTR_READ: u16 = 0x4000;
 
-/// RFC 5044, section 7.1: more private data is an error.
+/// RFC 5044, section 7.1.1: more private data is an error.
 const PRIVATE_DATA_MAX: usize = 512;
 
 /// Bytes of the longest frame.

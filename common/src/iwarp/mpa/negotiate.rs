@@ -1,4 +1,4 @@
-//! What Request and Reply settle: CRC, the depths of RDMA Reads, and who may send first (RFC 6581).
+//! What Request and Reply settle: CRC, the depths of RDMA Reads, and who may send first (RFC 6581, section 9).
 use super::frame::{Enhanced, Frame, FrameKind, RtrForms};
 use crate::iwarp::terminate::Reason;
 use crate::verbs::PrivateData;
@@ -12,7 +12,7 @@ pub struct Offer {
     /// Whether to insist on CRC32C.
     pub crc: bool,
     /// As the active side: whether to turn away from a peer which insists on it. Neither side can forbid it
-    /// (RFC 5044, section 7.1), so all there is to do is to leave.
+    /// (RFC 5044, section 7.1.1), so all there is to do is to leave.
     pub refuse_crc: bool,
     /// RDMA Reads the peer may have outstanding, at most.
     pub ird: u16,

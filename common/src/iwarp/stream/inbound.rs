@@ -217,7 +217,7 @@ impl Stream {
     fn place(&mut self, fpdu: &Fpdu) -> Result<Option<Sge>, Fault> {
         let length = fpdu.payload_length();
         match fpdu.segment {
-            // RFC 5040, section 5.1: a zero-length Write names no memory.
+            // RFC 5041, section 5.2: a zero-length Write names no memory.
             Segment::Write { .. } if length == 0 => Ok(None),
             Segment::Write { to, .. } => {
                 let checked = self.stags.check(to, length, Access::RemoteWrite);
@@ -330,7 +330,7 @@ impl Stream {
         if self.responding >= u32::from(self.config.terms.ird) {
             return Err(Fault::TooManyReads);
         }
-        // RFC 5040, section 5.2: a zero-length Read names no memory.
+        // RFC 5040, section 5.2.1: a zero-length Read names no memory.
         let source = if request.length == 0 {
             None
         } else {

@@ -1,5 +1,6 @@
-//! The structures Identify returns (protocol sections D.2 and D.3), for both ends: the target builds them, the
-//! initiator reads them. Each fills 4096 bytes, so all lists have a fixed size.
+//! The structures Identify returns (NVM Express base specification 2.2, section 5.1.13; NVM command set
+//! specification 1.2, section 4.1.5), for both ends: the target builds them, the initiator reads them. Each fills 4096
+//! bytes, so all lists have a fixed size.
 mod controller;
 mod list;
 mod namespace;

@@ -303,7 +303,7 @@ impl super::Settings {
 /// A network has no segments of that size: both ends are on this machine.
 const LOOPBACK_SEGMENT: u32 = 16 * 1024;
 
-/// The largest ULPDU whose FPDU fits into one TCP segment (RFC 5044, appendix A.1). On loopback no adapter
+/// The largest ULPDU whose FPDU fits into one TCP segment (RFC 5044, section 4.5). On loopback no adapter
 /// looks for FPDUs in segments, and the kernel at first names half of what a segment will hold.
 fn ulpdu_max(segment_size: Option<u32>) -> u16 {
     let Some(segment) = segment_size.filter(|&segment| segment < LOOPBACK_SEGMENT) else { return u16::MAX };

@@ -195,8 +195,8 @@ impl FromStr for IoPoll {
     }
 }
 
-/// The serial number of a subsystem: printable ASCII, 20 characters at most (NVMe Base 2.0, Identify
-/// Controller).
+/// The serial number of a subsystem: printable ASCII, 20 characters at most (NVM Express base
+/// specification 2.2, figure 313, SN).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Serial(ArrayString<20>);
 
