@@ -12,9 +12,12 @@ use rdma_sys::{
 };
 
 use super::cm::CmId;
+use super::connection::{Receiving, Share};
 use super::lending::{Role, Window, choose, region_access};
 use super::library::Library;
+use super::queue_pair::Owner;
 use super::registration::{Buffers, Registration};
+use super::shared::{self, SharedReceives, Spill};
 use crate::memory::Memory;
 use crate::provider::receives::Receives;
 use crate::verbs::{self, Sge};
@@ -37,6 +40,12 @@ pub(super) struct Adapter {
     /// Regions which connections share, by their number.
     registrations: Vec<Option<Registration>>,
     queues: Vec<CompletionQueue>,
+    /// Receives which connections share; made with the first of them.
+    shared: Option<SharedReceives>,
+    /// How many there may be; none where connections have their own.
+    shared_most: u32,
+    /// Whether what an RDMA Read writes to has to be registered as writable for its peer.
+    sinks_are_lent: bool,
     /// How buffers are lent to peers, if they are.
     lends: Option<verbs::Registration>,
     /// Connections which go by it.
@@ -84,12 +93,12 @@ impl Adapter {
             Role::Target => None,
             Role::Host(asked) => Some(choose(&limits, asked)?),
         };
-        let name = match role {
-            // SAFETY: as above.
-            Role::Target => unsafe { library.name_for_target(context) }?,
-            // SAFETY: as above.
-            Role::Host(_) => unsafe { library.name_of(context) },
-        };
+        // SAFETY: as above.
+        let name = unsafe { library.name_of(context) };
+        // SAFETY: as above.
+        let iwarp = unsafe { library.is_iwarp(context) };
+        // On iWARP a message which finds no receive ends its connection, so each has its own.
+        let shared_most = if role == Role::Target && !iwarp { shared::most(&limits) } else { 0 };
         // SAFETY: as above.
         let pd = unsafe { (library.alloc_pd)(context) };
         if pd.is_null() {
@@ -104,6 +113,9 @@ impl Adapter {
             limits,
             registrations: Vec::new(),
             queues: Vec::new(),
+            shared: None,
+            shared_most,
+            sinks_are_lent: role == Role::Target && iwarp,
             lends,
             connections: 0,
             removed: false,
@@ -122,8 +134,11 @@ impl Adapter {
     fn log_limits(&self, name: &str) {
         let ibv_device_attr { max_qp, max_qp_wr, max_cqe, max_mr, .. } = self.limits;
         let reads = self.reads_out();
-        let lends = self.lends;
-        tracing::info!(name, ?lends, max_qp, max_qp_wr, max_cqe, max_mr, reads, "adapter in use");
+        let (lends, receives) = (self.lends, self.shared_most);
+        tracing::info!(name, ?lends, max_qp, max_qp_wr, max_cqe, max_mr, reads, receives, "adapter in use");
+        if lends.is_none() && receives == 0 {
+            tracing::info!(name, "the adapter shares no receives: each connection locks memory for its own");
+        }
     }
 
     pub(super) fn is(&self, context: *mut ibv_context) -> bool {
@@ -212,6 +227,65 @@ impl Adapter {
         Ok(Buffers { registration, receives })
     }
 
+    /// Where an RDMA Read may write to, if that has to be registered for it alone: the key, which its peer learns, ends
+    /// before anybody looks at the bytes.
+    pub(super) fn sink(&self, sge: Sge) -> io::Result<Option<Registration>> {
+        let lent = || self.register_for_peer(sge, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE);
+        self.sinks_are_lent.then(lent).transpose()
+    }
+
+    /// Receives for a connection whose peer may send so many messages of so many bytes at once. `number` is the adapter's.
+    pub(super) fn receives(&mut self, number: usize, count: u16, size: u32) -> io::Result<Receiving> {
+        if self.shared.is_none() && self.shared_most > 0 {
+            // SAFETY: the domain is valid, and goes after.
+            match unsafe { SharedReceives::new(self.library, self.pd, self.shared_most, size) } {
+                Ok(shared) => self.shared = Some(shared),
+                Err(error) => {
+                    tracing::warn!(%error, "the adapter shares no receives: each connection locks memory for its own");
+                    self.shared_most = 0;
+                }
+            }
+        }
+        // What is asked for buffers is not what is asked for them.
+        let Some(mut shared) = self.shared.take_if(|shared| shared.size() == size) else {
+            return self.buffers(count, size).map(Receiving::Own);
+        };
+        let admitted = Spill::new(&self.memory, count, size)
+            .and_then(|spill| shared.admit(count, |count, size| self.buffers(count, size)).map(|()| spill));
+        self.shared = Some(shared);
+        admitted.map(|spill| Receiving::Shared(Share { adapter: number, owed: count, spill }))
+    }
+
+    /// The connection which had these receives is gone, or has not come.
+    pub(super) fn forgo(&mut self, receives: &Receiving, qp_num: Option<u32>) {
+        if let (Receiving::Shared(share), Some(shared)) = (receives, &mut self.shared) {
+            shared.leave(qp_num, share.owed);
+        }
+    }
+
+    pub(super) const fn shared(&self) -> Option<&SharedReceives> {
+        self.shared.as_ref()
+    }
+
+    /// The connection with this queue pair has its messages come into shared receives.
+    pub(super) fn enrol(&mut self, qp_num: u32, owner: Owner) {
+        if let Some(shared) = &mut self.shared {
+            shared.enrol(qp_num, owner);
+        }
+    }
+
+    /// A message is not needed any more which lies where it had come.
+    pub(super) fn give_back(&mut self, buffer: u32) {
+        if let Some(shared) = &mut self.shared {
+            shared.give_back(buffer);
+        }
+    }
+
+    /// Nothing of it is in use any more.
+    pub(super) fn is_unused(&self) -> bool {
+        self.connections == 0 && !self.shared.as_ref().is_some_and(SharedReceives::is_lent)
+    }
+
     /// Lets go of regions which have given up their number.
     pub(super) fn sweep(&mut self) {
         for (lkey, place) in (0..).zip(&mut self.registrations) {
@@ -226,18 +300,20 @@ impl Adapter {
             return Ok(Reserved { queue, entries });
         }
         let most = u32::try_from(self.limits.max_cqe).unwrap_or(0);
-        if entries > most {
-            let text = format!("a completion queue of {entries} entries is needed; the adapter has {most}");
+        // All that is received by shared receives may come by one queue.
+        let needed = entries + self.shared_most;
+        if needed > most {
+            let text = format!("a completion queue of {needed} entries is needed; the adapter has {most}");
             return Err(io::Error::other(text));
         }
-        let size = ENTRIES.clamp(entries, most);
+        let size = ENTRIES.clamp(needed, most);
         let wanted = i32::try_from(size).map_err(io::Error::other)?;
         // SAFETY: the context is open, and the channel of it.
         let cq = unsafe { (self.library.create_cq)(self.context, wanted, null_mut(), self.channel, 0) };
         if cq.is_null() {
             return Err(io::Error::last_os_error());
         }
-        self.queues.push(CompletionQueue { cq, free: size - entries, armed: false, emptied: 0 });
+        self.queues.push(CompletionQueue { cq, free: size - needed, armed: false, emptied: 0 });
         Ok(Reserved { queue: self.queues.len() - 1, entries })
     }
 
@@ -256,7 +332,7 @@ impl Adapter {
     }
 
     /// Takes what has completed, a batch of each queue at most, and says whether there was anything.
-    pub(super) fn poll(&mut self, mut completion: impl FnMut(&ibv_wc)) -> bool {
+    pub(super) fn poll(&mut self, mut completion: impl FnMut(&ibv_wc, Option<&mut SharedReceives>)) -> bool {
         let mut any = false;
         // SAFETY: numbers, for which zeroes are valid.
         let mut completions: [ibv_wc; BATCH] = unsafe { zeroed() };
@@ -267,7 +343,7 @@ impl Adapter {
             let count = usize::try_from(count).unwrap_or(0);
             queue.emptied += u64::from(count < BATCH);
             any |= count > 0;
-            completions[..count].iter().for_each(&mut completion);
+            completions[..count].iter().for_each(|one| completion(one, self.shared.as_mut()));
         }
         any
     }
@@ -321,6 +397,11 @@ impl Adapter {
     }
 }
 
+/// Whether something of an adapter was given back: or the adapter was taken away, and everything with it.
+pub(super) const fn is_gone(result: i32) -> bool {
+    matches!(result, 0 | libc::EIO)
+}
+
 impl AsFd for Adapter {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is ours until this is dropped.
@@ -333,18 +414,19 @@ impl AsFd for Adapter {
 impl Drop for Adapter {
     fn drop(&mut self) {
         self.registrations.clear();
+        self.shared = None;
         for queue in self.queues.drain(..) {
             // SAFETY: made by us, destroyed once; queue pairs go before, and its events were acknowledged.
             let result = unsafe { (self.library.destroy_cq)(queue.cq) };
-            debug_assert_eq!(result, 0, "a completion queue stays");
+            debug_assert!(is_gone(result), "a completion queue stays: {result}");
         }
         if !self.channel.is_null() {
             // SAFETY: made by us, destroyed once, after its completion queues.
             let result = unsafe { (self.library.destroy_comp_channel)(self.channel) };
-            debug_assert_eq!(result, 0, "a completion channel stays");
+            debug_assert!(is_gone(result), "a completion channel stays: {result}");
         }
         // SAFETY: made by us, given back once, and nothing is left in it.
         let result = unsafe { (self.library.dealloc_pd)(self.pd) };
-        debug_assert_eq!(result, 0, "a protection domain stays");
+        debug_assert!(is_gone(result), "a protection domain stays: {result}");
     }
 }

@@ -241,6 +241,14 @@ impl CmId {
         Ok(unsafe { (*self.id).qp })
     }
 
+    /// The number of the queue pair, if it has one.
+    pub(super) fn queue_pair_number(&self) -> Option<u32> {
+        // SAFETY: the identifier is valid.
+        let qp = self.has_queue_pair.then(|| unsafe { (*self.id).qp })?;
+        // SAFETY: made of this identifier, and not destroyed yet.
+        Some(unsafe { (*qp).qp_num })
+    }
+
     pub(super) fn destroy_queue_pair(&mut self) {
         if std::mem::take(&mut self.has_queue_pair) {
             // SAFETY: made of this identifier; nothing posts to it any more.
@@ -276,7 +284,7 @@ impl Drop for CmId {
 /// The name of the adapter which owns an address of this machine, if one does.
 ///
 /// # Errors
-/// If one does which Ironside cannot use, or if adapters cannot be asked.
+/// If adapters cannot be asked.
 pub fn adapter_at(at: SocketAddr) -> io::Result<Option<String>> {
     let library = Library::get().map_err(io::Error::other)?;
     // Without an adapter librdmacm complains on the terminal.
@@ -287,10 +295,8 @@ pub fn adapter_at(at: SocketAddr) -> io::Result<Option<String>> {
     let id = CmId::new(library, &channel)?;
     match id.bind(SocketAddr::new(at.ip(), 0)) {
         Ok(()) if id.verbs().is_null() => Ok(None),
-        Ok(()) => {
-            // SAFETY: the identifier keeps the adapter open.
-            unsafe { library.name_for_target(id.verbs()) }.map(Some)
-        }
+        // SAFETY: the identifier keeps the adapter open.
+        Ok(()) => Ok(Some(unsafe { library.name_of(id.verbs()) })),
         // What librdmacm says of an address which no adapter, or nothing at all, owns.
         Err(error) if [Some(libc::ENODEV), Some(libc::EADDRNOTAVAIL)].contains(&error.raw_os_error()) => {
             Ok(None)

@@ -8,9 +8,10 @@ use super::cm::CmId;
 use super::dial::Wish;
 use super::lending::Lending;
 use super::queue_pair::{Owner, QueuePair};
-use super::registration::Buffers;
+use super::registration::{Buffers, Registration};
+use super::shared::Spill;
 use crate::memory::Memory;
-use crate::verbs::Limits;
+use crate::verbs::{Limits, Token};
 
 /// Fields go in this order: what is lent goes before the queue pair, which goes with the identifier, before the memory
 /// which it may use.
@@ -34,6 +35,15 @@ pub(super) enum Phase {
 }
 
 impl Connection {
+    /// Gives memory back to the system that it has no use for.
+    pub(super) fn sweep(&mut self, memory: &Memory) {
+        if let Phase::Full(full) = &mut self.phase
+            && let Some(Receiving::Shared(share)) = &mut full.receives
+        {
+            share.spill.sweep(memory);
+        }
+    }
+
     /// Nobody reaches memory by it any more. What was posted completes no more.
     pub(super) fn destroy_queue_pair(&mut self) {
         self.lending = Lending::Nothing;
@@ -45,7 +55,7 @@ impl Connection {
 pub(super) struct Full {
     /// How its work reaches an adapter; nothing if it never could, or not any more.
     pub(super) link: Option<Link>,
-    pub(super) receives: Option<Buffers>,
+    pub(super) receives: Option<Receiving>,
     /// Messages which are out with the consumer.
     pub(super) lent: u32,
     pub(super) limits: Limits,
@@ -56,6 +66,32 @@ pub(super) struct Full {
     pub(super) catching_up: Option<u64>,
 }
 
+/// Where a connection's messages come.
+pub(super) enum Receiving {
+    /// Into buffers of its own.
+    Own(Buffers),
+    /// Into those which connections share.
+    Shared(Share),
+}
+
+/// A part in the receives of an adapter.
+pub(super) struct Share {
+    pub(super) adapter: usize,
+    /// Messages which the peer may send at once.
+    pub(super) owed: u16,
+    pub(super) spill: Spill,
+}
+
+impl Receiving {
+    /// Receives which the queue pair itself has.
+    pub(super) const fn own(&self, count: u16) -> u16 {
+        match self {
+            Self::Own(_) => count,
+            Self::Shared(_) => 0,
+        }
+    }
+}
+
 /// What a connection has of an adapter.
 pub(super) struct Link {
     pub(super) queue: QueuePair,
@@ -63,6 +99,8 @@ pub(super) struct Link {
     pub(super) reserved: Reserved,
     /// Where short messages lie until they are sent, in turns: a queue pair sends in order.
     pub(super) outgoing: Option<Outgoing>,
+    /// What RDMA Reads under way write to, where an adapter wants that registered for its peer.
+    pub(super) sinks: Vec<(Token, Registration)>,
 }
 
 /// Memory for messages on an adapter which does not copy them as they are posted.

@@ -48,13 +48,16 @@ fn ours() -> Layout {
         ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all }
         ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
         ibv_qp { context, pd, send_cq, recv_cq, qp_num, state, qp_type }
+        ibv_srq { context, srq_context, pd, handle }
+        ibv_srq_init_attr { srq_context, attr }
+        ibv_srq_attr { max_wr, max_sge, srq_limit }
         ibv_cq { context, channel, cq_context, cqe }
         ibv_mr { context, pd, addr, length, lkey, rkey }
         ibv_mw { context, pd, rkey, type_ = "type" }
         ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, abi_compat }
-        ibv_context_ops { poll_cq, req_notify_cq, post_send, post_recv, alloc_mw, dealloc_mw }
+        ibv_context_ops { poll_cq, req_notify_cq, post_send, post_recv, post_srq_recv, alloc_mw, dealloc_mw }
         ibv_device { node_type, transport_type, name, dev_name }
-        ibv_device_attr { max_mr_size, max_qp, max_qp_wr, max_sge, max_cqe, max_mr, max_qp_rd_atom, max_mw, phys_port_cnt }
+        ibv_device_attr { max_mr_size, max_qp, max_qp_wr, max_sge, max_cqe, max_mr, max_qp_rd_atom, max_mw, max_srq, max_srq_wr, phys_port_cnt }
         ibv_port_attr { state, max_mtu, active_mtu, link_layer, flags }
         ibv_comp_channel { context, fd, refcnt }
         rdma_event_channel { fd }

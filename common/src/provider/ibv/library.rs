@@ -1,14 +1,13 @@
 //! The shared libraries, opened at run time, and the functions of theirs that we call, each looked up once. What is
 //! inline in their headers (posting, polling) goes through tables in the objects they make, and needs no symbol.
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::io;
 use std::mem::transmute_copy;
 use std::sync::OnceLock;
 
 use rdma_sys::{
     ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_mr, ibv_pd,
-    ibv_port_attr, ibv_qp_init_attr, ibv_transport_type, ibv_wc_status, rdma_cm_event, rdma_cm_event_type,
-    rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
+    ibv_port_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_init_attr, ibv_transport_type, ibv_wc_status,
+    rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 
 const VERBS: &CStr = c"libibverbs.so.1";
@@ -69,6 +68,8 @@ library! {
         create_cq = c"ibv_create_cq":
             fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
         destroy_cq = c"ibv_destroy_cq": fn(*mut ibv_cq) -> c_int;
+        create_srq = c"ibv_create_srq": fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+        destroy_srq = c"ibv_destroy_srq": fn(*mut ibv_srq) -> c_int;
         get_cq_event = c"ibv_get_cq_event":
             fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
         ack_cq_events = c"ibv_ack_cq_events": fn(*mut ibv_cq, c_uint);
@@ -124,25 +125,15 @@ impl Library {
         text(unsafe { CStr::from_ptr(name) })
     }
 
-    /// The name of an adapter that a target may serve by.
-    ///
-    /// # Errors
-    /// If it is one that a target cannot use.
+    /// Whether an adapter speaks iWARP.
     ///
     /// # Safety
     /// The adapter is open.
-    pub(super) unsafe fn name_for_target(&self, context: *mut ibv_context) -> io::Result<String> {
+    pub(super) unsafe fn is_iwarp(&self, context: *mut ibv_context) -> bool {
         // SAFETY: the caller's promise.
-        let name = unsafe { self.name_of(context) };
-        // SAFETY: as above.
         let device = unsafe { (*context).device };
         // SAFETY: as above.
-        if unsafe { (*device).transport_type } == ibv_transport_type::IBV_TRANSPORT_IWARP {
-            return Err(io::Error::other(format!(
-                "{name} is an iWARP adapter, whose RDMA Reads need memory that its peer may write, and Ironside gives none"
-            )));
-        }
-        Ok(name)
+        unsafe { (*device).transport_type == ibv_transport_type::IBV_TRANSPORT_IWARP }
     }
 
     /// What a completion's status means.

@@ -14,6 +14,7 @@ mod provider;
 mod query;
 mod queue_pair;
 mod registration;
+mod shared;
 mod verbs;
 
 pub use cm::{Incoming, Listener, adapter_at};

@@ -16,10 +16,11 @@ use slab::Slab;
 
 use super::adapter::Adapter;
 use super::cm::{CmId, EventChannel, Happened, Incoming};
-use super::connection::{Connection, Full, Phase};
+use super::connection::{Connection, Full, Link, Phase, Receiving};
 use super::lending::{Lending, Role};
 use super::library::Library;
 use super::queue_pair::{Outcome, Owner};
+use super::shared::{self, SharedReceives};
 use crate::memory::Memory;
 use crate::provider::soft::Interest;
 use crate::time::Time;
@@ -139,15 +140,17 @@ impl Ibv {
             self.manage();
         }
         let mut busy = false;
-        for (_, adapter) in &mut self.adapters {
-            let (connections, events, broken) = (&mut self.connections, &mut self.events, &mut self.broken);
-            busy |= adapter.poll(|completion| route(connections, events, broken, completion));
+        for number in 0..self.adapters.capacity() {
+            busy |= self.poll_adapter(number);
         }
         self.end_broken();
         self.give_up_flushing();
         if now >= self.next_sweep {
             self.next_sweep = now + SWEEP_INTERVAL;
             self.adapters.iter_mut().for_each(|(_, adapter)| adapter.sweep());
+            for (_, connection) in &mut self.connections {
+                connection.sweep(&self.memory);
+            }
         }
         busy || self.events.len() > before
     }
@@ -238,8 +241,10 @@ impl Ibv {
 
     /// A removed adapter goes with its last connection.
     pub(super) fn drop_if_removed(&mut self, number: usize) {
-        if self.adapters.get(number).is_some_and(|adapter| adapter.removed && adapter.connections == 0) {
+        if self.adapters.get(number).is_some_and(|adapter| adapter.removed && adapter.is_unused()) {
             drop(self.adapters.remove(number));
+            // Its descriptor has gone; one that takes its number has another.
+            self.polled_adapters.get_mut(number).map(|polled| *polled = false);
         }
     }
 
@@ -278,11 +283,29 @@ impl Ibv {
             && self.now >= until
         {
             self.ending.pop_front();
-            if let Some(connection) = self.find(owner) {
-                connection.destroy_queue_pair();
-                self.unlink(owner.qp);
+            if self.find(owner).is_some() {
+                self.destroy_queue_pair(owner.qp);
             }
         }
+    }
+
+    /// Takes what has completed on an adapter, a batch of each queue at most, and says whether there was anything.
+    fn poll_adapter(&mut self, number: usize) -> bool {
+        let Self { connections, events, broken, memory, .. } = self;
+        let Some(adapter) = self.adapters.get_mut(number) else { return false };
+        let mut route = Route { connections, events, broken, memory };
+        adapter.poll(|completion, shared| route.take(completion, shared))
+    }
+
+    /// Nobody reaches memory by this connection any more. What had come was taken before, since some adapters forget
+    /// with a queue pair what has come by it, and which receives it took of those that are shared.
+    pub(super) fn destroy_queue_pair(&mut self, qp: QpHandle) {
+        let connection = &self.connections[usize::from(qp.0)];
+        if let Some(number) = connection.adapter() {
+            while self.poll_adapter(number) {}
+        }
+        self.connections[usize::from(qp.0)].destroy_queue_pair();
+        self.unlink(qp);
     }
 
     /// Takes a connection off its adapter once its queue pair is gone: what has completed is told, what has not
@@ -290,13 +313,17 @@ impl Ibv {
     pub(super) fn unlink(&mut self, qp: QpHandle) {
         let Phase::Full(full) = &self.connections[usize::from(qp.0)].phase else { return };
         let Some(number) = full.link.as_ref().map(|link| link.adapter) else { return };
-        let (connections, events, broken) = (&mut self.connections, &mut self.events, &mut self.broken);
-        while self.adapters[number].poll(|completion| route(connections, events, broken, completion)) {}
+        while self.poll_adapter(number) {}
         let Phase::Full(full) = &mut self.connections[usize::from(qp.0)].phase else { return };
         let Some(mut link) = full.link.take() else { return };
         for token in link.queue.abandon() {
             self.events.push_back(Event::Completed(Wc { qp, token, status: WcStatus::Flushed }));
         }
+        if let Some(receives) = &full.receives {
+            self.adapters[number].forgo(receives, Some(link.queue.number()));
+        }
+        // With it go its sinks, before another connection may use their memory.
+        drop(link.sinks);
         self.adapters[number].release(link.reserved);
         self.adapters[number].connections -= 1;
         self.drop_if_removed(number);
@@ -367,41 +394,75 @@ impl Connection {
     }
 }
 
-/// Tells what a completion means to its connection, if that is still there.
-fn route(
-    connections: &mut Slab<Connection>,
-    events: &mut VecDeque<Event>,
-    broken: &mut Vec<Owner>,
-    completion: &ibv_wc,
-) {
-    let owner = Owner::of(completion);
-    let Some(connection) = connections.get_mut(usize::from(owner.qp.0)) else { return };
-    let Connection { owner: current, peer, phase: Phase::Full(full), .. } = connection else { return };
-    let Full { link: Some(link), lent, trouble, ended, .. } = &mut **full else { return };
-    if !current.is(owner) {
-        return;
+/// Where completions go.
+struct Route<'a> {
+    connections: &'a mut Slab<Connection>,
+    events: &'a mut VecDeque<Event>,
+    broken: &'a mut Vec<Owner>,
+    memory: &'a Memory,
+}
+
+impl Route<'_> {
+    /// Tells what a completion means to its connection, if that is still there.
+    fn take(&mut self, completion: &ibv_wc, shared: Option<&mut SharedReceives>) {
+        match (shared::number(completion), shared) {
+            (Some(buffer), Some(shared)) => {
+                let owner = shared.on_completion(completion);
+                let lent = owner.is_some_and(|owner| self.tell(owner, completion, Some(&mut *shared)));
+                if !lent {
+                    shared.post(buffer);
+                }
+            }
+            _ => drop(self.tell(Owner::of(completion), completion, None)),
+        }
     }
-    let qp = owner.qp;
-    link.queue.on_completion(completion, |outcome| match outcome {
-        // Whoever was told of the end may destroy the connection: it is lent no message any more.
-        Outcome::Received { .. } if *ended => {}
-        Outcome::Received { buffer, length, invalidated } => {
-            *lent += 1;
-            events.push_back(Event::Received(Received { qp, buffer, length, invalidated }));
+
+    /// Says whether a receive that is shared is taken care of.
+    fn tell(&mut self, owner: Owner, completion: &ibv_wc, mut shared: Option<&mut SharedReceives>) -> bool {
+        let Some(connection) = self.connections.get_mut(usize::from(owner.qp.0)) else { return false };
+        let Connection { owner: current, peer, phase: Phase::Full(full), .. } = connection else {
+            return false;
+        };
+        let Full { link: Some(link), receives, lent, trouble, ended, .. } = &mut **full else { return false };
+        if !current.is(owner) {
+            return false;
         }
-        Outcome::Completed { token, status } => {
-            events.push_back(Event::Completed(Wc { qp, token, status }));
-        }
-        Outcome::Failed { status, vendor } => {
-            let words =
-                Library::get().map_or_else(|_| String::new(), |library| library.status_in_words(status));
-            tracing::debug!(%peer, status, words, vendor, "work of an adapter failed");
-            trouble.get_or_insert_with(|| {
-                format!("work failed: {words} (status {status}, vendor code {vendor:#x})")
-            });
-            broken.push(owner);
-        }
-        Outcome::Flushed if *ended => {}
-        Outcome::Flushed => broken.push(owner),
-    });
+        let qp = owner.qp;
+        let mut taken = false;
+        let Link { queue, sinks, .. } = link;
+        queue.on_completion(completion, |outcome| match outcome {
+            // Whoever was told of the end may destroy the connection: it is lent no message any more.
+            Outcome::Received { .. } if *ended => {}
+            Outcome::Received { buffer, length, invalidated } => {
+                let buffer = match (&mut *receives, &mut shared) {
+                    (Some(Receiving::Shared(share)), Some(shared)) => {
+                        taken = true;
+                        shared.lend(self.memory, &mut share.spill, buffer, length)
+                    }
+                    _ => buffer,
+                };
+                *lent += 1;
+                self.events.push_back(Event::Received(Received { qp, buffer, length, invalidated }));
+            }
+            Outcome::Completed { token, status } => {
+                // What the peer could write to is its no more, before anybody looks at it.
+                if let Some(index) = sinks.iter().position(|(of, _)| *of == token) {
+                    drop(sinks.swap_remove(index));
+                }
+                self.events.push_back(Event::Completed(Wc { qp, token, status }));
+            }
+            Outcome::Failed { status, vendor } => {
+                let words =
+                    Library::get().map_or_else(|_| String::new(), |library| library.status_in_words(status));
+                tracing::debug!(%peer, status, words, vendor, "work of an adapter failed");
+                trouble.get_or_insert_with(|| {
+                    format!("work failed: {words} (status {status}, vendor code {vendor:#x})")
+                });
+                self.broken.push(owner);
+            }
+            Outcome::Flushed if *ended => {}
+            Outcome::Flushed => self.broken.push(owner),
+        });
+        taken
+    }
 }

@@ -92,6 +92,7 @@ pub(super) enum Posted {
 #[derive(Debug)]
 pub(super) struct QueuePair {
     qp: *mut ibv_qp,
+    number: u32,
     owner: Owner,
     /// Whether what is short is copied as it is posted, so that the adapter need not fetch it.
     inline: bool,
@@ -107,7 +108,14 @@ impl QueuePair {
     /// # Safety
     /// The queue pair is valid, and outlives this.
     pub(super) unsafe fn new(qp: *mut ibv_qp, owner: Owner, inline: bool, depth: usize) -> Self {
-        Self { qp, owner, inline, next: 0, posted: VecDeque::with_capacity(depth) }
+        // SAFETY: the caller's promise.
+        let number = unsafe { (*qp).qp_num };
+        Self { qp, number, owner, inline, next: 0, posted: VecDeque::with_capacity(depth) }
+    }
+
+    /// Its number, by which completions of what is shared name it.
+    pub(super) const fn number(&self) -> u32 {
+        self.number
     }
 
     pub(super) fn post_receive(&self, buffer: u32, mut into: ibv_sge) -> Result<(), i32> {

@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 use rdma_sys::{ibv_qp_init_attr, ibv_qp_type, ibv_sge, rdma_conn_param};
 
 use super::adapter::Adapter;
-use super::connection::{Connection, Full, Link, Outgoing, Phase, as_it_lies};
+use super::connection::{Connection, Full, Link, Outgoing, Phase, Receiving, as_it_lies};
 use super::lending::Lending;
 use super::provider::Ibv;
 use super::queue_pair::{Posted, QueuePair};
+use super::shared::{SharedReceives, Spill};
 use crate::memory::Memory;
 use crate::verbs::{
     CmEvent, CmRequest, ConnectParameters, Connections, Event, Limits, QpHandle, Received, RejectReason,
@@ -35,6 +36,17 @@ impl Ibv {
             Phase::Full(full) => full,
             _ => panic!("the queue pair is not connected yet"),
         }
+    }
+
+    /// The receives which connections of an adapter share; it is there as long as messages are lent in them.
+    fn shared(&self, adapter: usize) -> &SharedReceives {
+        self.adapters[adapter].shared().expect("a message has come")
+    }
+
+    /// A message is not needed any more which lies in a receive that is shared.
+    fn give_back(&mut self, adapter: usize, buffer: u32) {
+        self.adapters[adapter].give_back(buffer);
+        self.drop_if_removed(adapter);
     }
 
     /// Posts by `act`, if the connection still goes by an adapter, and sees to what is not taken.
@@ -125,22 +137,36 @@ pub(super) fn furnish(
     shape: Shape,
 ) -> io::Result<Full> {
     let ConnectParameters { receives: count, receive_size, send_queue, .. } = parameters;
-    let receives = adapter.buffers(count, receive_size)?;
-    let reserved = adapter.reserve(send_queue + u32::from(count))?;
+    let receives = adapter.receives(number, count, receive_size)?;
+    let own = receives.own(count);
+    let reserved = match adapter.reserve(send_queue + u32::from(own)) {
+        Ok(reserved) => reserved,
+        Err(error) => {
+            adapter.forgo(&receives, None);
+            return Err(error);
+        }
+    };
     // SAFETY: numbers and pointers, for which zeroes are valid.
     let mut wish: ibv_qp_init_attr = unsafe { zeroed() };
     wish.send_cq = adapter.queue(&reserved);
     wish.recv_cq = wish.send_cq;
     wish.qp_type = ibv_qp_type::IBV_QPT_RC;
     wish.cap.max_send_wr = send_queue;
-    wish.cap.max_recv_wr = count.into();
     wish.cap.max_send_sge = shape.pieces;
-    wish.cap.max_recv_sge = 1;
+    match (&receives, adapter.shared()) {
+        (Receiving::Shared(_), Some(shared)) => wish.srq = shared.handle(),
+        _ => (wish.cap.max_recv_wr, wish.cap.max_recv_sge) = (own.into(), 1),
+    }
     let made = adapter.queue_pair(&mut connection.id, wish, shape.message).and_then(|(pointer, inline)| {
         // SAFETY: just made, and destroyed after this value.
         let queue = unsafe { QueuePair::new(pointer, connection.owner, inline, send_queue as usize) };
-        for (buffer, _) in receives.receives.all() {
-            queue.post_receive(buffer, receives.piece(buffer)).map_err(io::Error::from_raw_os_error)?;
+        match &receives {
+            Receiving::Own(buffers) => {
+                for (buffer, _) in buffers.receives.all() {
+                    queue.post_receive(buffer, buffers.piece(buffer)).map_err(io::Error::from_raw_os_error)?;
+                }
+            }
+            Receiving::Shared(_) => adapter.enrol(queue.number(), connection.owner),
         }
         let slots = u16::try_from(send_queue).unwrap_or(u16::MAX);
         let outgoing = || -> io::Result<Outgoing> {
@@ -152,11 +178,14 @@ pub(super) fn furnish(
     match made {
         Ok((queue, outgoing)) => {
             adapter.connections += 1;
-            let link = Link { queue, adapter: number, reserved, outgoing };
+            let sinks = Vec::with_capacity(limits.reads as usize);
+            let link = Link { queue, adapter: number, reserved, outgoing, sinks };
             Ok(Full { link: Some(link), receives: Some(receives), ended: false, ..Full::broken(limits) })
         }
         Err(error) => {
+            let qp_num = connection.id.queue_pair_number();
             connection.id.destroy_queue_pair();
+            adapter.forgo(&receives, qp_num);
             adapter.release(reserved);
             Err(error)
         }
@@ -173,21 +202,45 @@ impl Verbs for Ibv {
     }
 
     fn message(&self, received: &Received) -> &[u8] {
-        let buffers = self.full(received.qp).receives.as_ref().expect("a message has come");
-        buffers.receives.bytes(received.buffer, received.length)
+        let Received { buffer, length, .. } = *received;
+        match self.full(received.qp).receives.as_ref().expect("a message has come") {
+            Receiving::Own(buffers) => buffers.receives.bytes(buffer, length),
+            Receiving::Shared(share) => match Spill::number(buffer) {
+                Some(place) => share.spill.bytes(place, length),
+                None => self.shared(share.adapter).bytes(buffer, length),
+            },
+        }
     }
 
     fn message_sge(&self, received: &Received, offset: u32) -> Sge {
-        let buffers = self.full(received.qp).receives.as_ref().expect("a message has come");
-        let buffer = buffers.receives.buffer(received.buffer);
+        let buffer = match self.full(received.qp).receives.as_ref().expect("a message has come") {
+            Receiving::Own(buffers) => buffers.receives.buffer(received.buffer),
+            Receiving::Shared(share) => match Spill::number(received.buffer) {
+                Some(place) => share.spill.buffer(place),
+                None => self.shared(share.adapter).buffer(received.buffer),
+            },
+        };
         buffer.slice(0, received.length).slice(offset, received.length - offset)
     }
 
     fn repost(&mut self, received: Received) {
         let full = self.full_mut(received.qp);
         full.lent -= 1;
-        let (Some(link), Some(buffers)) = (&full.link, &full.receives) else { return };
-        if let Err(error) = link.queue.post_receive(received.buffer, buffers.piece(received.buffer)) {
+        let posted = match (&full.link, &mut full.receives) {
+            (_, Some(Receiving::Shared(share))) => {
+                let number = share.adapter;
+                match Spill::number(received.buffer) {
+                    Some(place) => share.spill.give_back(place),
+                    None => self.give_back(number, received.buffer),
+                }
+                Ok(())
+            }
+            (Some(link), Some(Receiving::Own(buffers))) => {
+                link.queue.post_receive(received.buffer, buffers.piece(received.buffer))
+            }
+            _ => Ok(()),
+        };
+        if let Err(error) = posted {
             let error = io::Error::from_raw_os_error(error);
             self.end(received.qp, &format!("the adapter takes no receive: {error}"));
         }
@@ -197,7 +250,15 @@ impl Verbs for Ibv {
 impl TargetVerbs for Ibv {
     fn post_fetch(&mut self, qp: QpHandle, token: Token, from: Remote, into: Sge) {
         self.post(qp, token, |link, _, adapter, _| {
-            Ok(link.queue.post_fetch(token, from, adapter.piece(into)?))
+            let Some(sink) = adapter.sink(into)? else {
+                return Ok(link.queue.post_fetch(token, from, adapter.piece(into)?));
+            };
+            let piece = sink.piece(into).expect("registered for it");
+            let posted = link.queue.post_fetch(token, from, piece);
+            if posted != Posted::Refused {
+                link.sinks.push((token, sink));
+            }
+            Ok(posted)
         });
     }
 
@@ -228,7 +289,7 @@ impl Connections for Ibv {
         let Err(error) = self.establish(qp, parameters, private_data) else { return };
         let limits = Limits { send_queue: parameters.send_queue, reads: 0 };
         let connection = &mut self.connections[usize::from(qp.0)];
-        connection.id.destroy_queue_pair();
+        connection.destroy_queue_pair();
         match &mut connection.phase {
             Phase::Full(full) => full.ended = true,
             asked => *asked = Phase::Full(Box::new(Full::broken(limits))),
@@ -271,12 +332,10 @@ impl Connections for Ibv {
     }
 
     fn destroy(&mut self, qp: QpHandle) {
-        let connection = &mut self.connections[usize::from(qp.0)];
-        let Phase::Full(full) = &connection.phase else { panic!("destroyed before it was answered") };
+        let full = self.full(qp);
         assert!(full.ended, "destroyed before it was disconnected");
         assert_eq!(full.lent, 0, "destroyed with messages still lent");
-        connection.destroy_queue_pair();
-        self.unlink(qp);
+        self.destroy_queue_pair(qp);
         self.connections.remove(usize::from(qp.0));
     }
 }
