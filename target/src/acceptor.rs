@@ -3,18 +3,24 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 #[cfg(feature = "ibv")]
 use ironside_common::provider::ibv;
 use ironside_common::provider::tcp;
 use ironside_common::reactor::Sender;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use crate::catalog::{Listener, Way};
 use crate::reactor::Letter;
 
 /// How long to let the system recover when it has no descriptors left for a new connection.
 const EXHAUSTED_PAUSE_MS: u16 = 500;
+
+/// How long a listener whose adapter is away waits until it looks for it; twice as long each time, up to the second.
+const FIRST_LOOK: Duration = Duration::from_millis(250);
+const LAST_LOOK: Duration = Duration::from_secs(8);
 
 /// A listener, open.
 pub struct Door {
@@ -29,11 +35,11 @@ enum Kind {
 }
 
 impl Door {
-    /// Listens.
+    /// Takes the address. Connections over adapters come from [`Self::listen`] on; software's wait until then.
     ///
     /// # Errors
     /// What the system says, the address being in use for example.
-    pub fn open(listener: Listener) -> io::Result<Self> {
+    pub fn bind(listener: Listener) -> io::Result<Self> {
         let kind = match listener.by {
             Way::Software => {
                 let socket = tcp::listen(listener.address)?;
@@ -48,47 +54,72 @@ impl Door {
         Ok(Self { listener, kind })
     }
 
+    /// Listens.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub fn listen(&self) -> io::Result<()> {
+        match &self.kind {
+            Kind::Software(_) => Ok(()),
+            #[cfg(feature = "ibv")]
+            Kind::Adapter(listener) => listener.listen(),
+        }
+    }
+
     pub const fn listener(&self) -> Listener {
         self.listener
     }
 
     /// The next connection, if one waits.
-    fn accept(&self) -> Option<Letter> {
-        match &self.kind {
+    fn accept(&mut self) -> Option<Letter> {
+        match &mut self.kind {
             Kind::Software(socket) => accept(socket),
             #[cfg(feature = "ibv")]
-            Kind::Adapter(listener) => listener.next().map(|incoming| Letter::Welcome(Box::new(incoming))),
-        }
-    }
-}
-
-impl Door {
-    /// Readable when an adapter has something to say of itself.
-    fn news(&self) -> Option<BorrowedFd<'_>> {
-        match &self.kind {
-            Kind::Software(_) => None,
-            #[cfg(feature = "ibv")]
-            Kind::Adapter(listener) => Some(listener.adapter_news()),
+            Kind::Adapter(listener) => {
+                listener.log_adapter_news();
+                listener.accept().map(|incoming| Letter::Welcome(Box::new(incoming)))
+            }
         }
     }
 
-    fn log_news(&self) {
+    /// Readable when somebody waits, or an adapter has something to say.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match &self.kind {
-            Kind::Software(_) => {}
+            Kind::Software(socket) => vec![socket.as_fd()],
             #[cfg(feature = "ibv")]
-            Kind::Adapter(listener) => listener.log_adapter_news(),
+            Kind::Adapter(listener) => listener.descriptors().collect(),
         }
     }
-}
 
-impl AsFd for Door {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+    /// Whether its adapter is away.
+    const fn is_lost(&self) -> bool {
         match &self.kind {
-            Kind::Software(socket) => socket.as_fd(),
+            Kind::Software(_) => false,
             #[cfg(feature = "ibv")]
-            Kind::Adapter(listener) => listener.as_fd(),
+            Kind::Adapter(listener) => listener.is_lost(),
         }
     }
+
+    /// Looks whether its adapter has come back. Reactors get ready for it before the first host comes.
+    #[cfg(feature = "ibv")]
+    fn recover(&mut self, reactors: &[Sender<Letter>]) {
+        let at = self.listener.address;
+        let Kind::Adapter(listener) = &mut self.kind else { return };
+        if let Err(error) = listener.bind_again() {
+            return tracing::debug!(%at, %error, "the adapter is away");
+        }
+        for reactor in reactors {
+            // One that is gone needs no adapter.
+            let _ = reactor.send(Letter::Adapter(at));
+        }
+        match listener.listen() {
+            Ok(()) => tracing::info!(%at, "the adapter is back"),
+            Err(error) => tracing::error!(%at, %error, "the adapter is back, but cannot be listened at"),
+        }
+    }
+
+    #[cfg(not(feature = "ibv"))]
+    fn recover(&mut self, _: &[Sender<Letter>]) {}
 }
 
 /// The acceptor at work. Dropping its `stop` end, or [`Acceptor::stop`], ends it.
@@ -98,14 +129,15 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Starts to accept at `doors`.
+    /// Starts to accept at `doors`, which listen.
     ///
     /// # Errors
-    /// When the system has no pipe or thread left.
-    pub fn start(doors: Vec<Door>, reactors: Vec<Sender<Letter>>) -> io::Result<Self> {
+    /// When the system has no pipe, timer or thread left.
+    pub fn start(mut doors: Vec<Door>, reactors: Vec<Sender<Letter>>) -> io::Result<Self> {
         let (wake, stop) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        let mut looks = Looks::new()?;
         let thread = thread::Builder::new().name("acceptor".into()).spawn(move || {
-            accept_until_told(&doors, &reactors, &wake);
+            accept_until_told(&mut doors, &reactors, &wake, &mut looks);
             doors
         })?;
         Ok(Self { stop, thread })
@@ -121,22 +153,58 @@ impl Acceptor {
     }
 }
 
-fn accept_until_told(doors: &[Door], reactors: &[Sender<Letter>], wake: &OwnedFd) {
+/// When to look for adapters that are away.
+struct Looks {
+    timer: TimerFd,
+    pause: Duration,
+}
+
+impl Looks {
+    fn new() -> io::Result<Self> {
+        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
+        Ok(Self { timer, pause: FIRST_LOOK })
+    }
+
+    /// Looks, if it is time for that, and sees to it that it will be again as long as one is away.
+    fn look(&mut self, due: bool, doors: &mut [Door], reactors: &[Sender<Letter>]) -> nix::Result<()> {
+        if due {
+            self.timer.unset()?;
+            doors.iter_mut().filter(|door| door.is_lost()).for_each(|door| door.recover(reactors));
+            self.pause = (2 * self.pause).min(LAST_LOOK);
+        }
+        if !doors.iter().any(Door::is_lost) {
+            self.pause = FIRST_LOOK;
+        } else if self.timer.get()?.is_none() {
+            let once = Expiration::OneShot(self.pause.into());
+            self.timer.set(once, TimerSetTimeFlags::empty())?;
+        }
+        Ok(())
+    }
+}
+
+fn accept_until_told(doors: &mut [Door], reactors: &[Sender<Letter>], wake: &OwnedFd, looks: &mut Looks) {
     let mut next = 0;
+    // A door may have been handed over with its adapter away.
+    let mut due = false;
     loop {
-        let news = doors.iter().filter_map(Door::news);
-        let sources = doors.iter().map(AsFd::as_fd).chain(news).chain([wake.as_fd()]);
+        if let Err(error) = looks.look(due, doors, reactors) {
+            tracing::error!(%error, "adapters which are away are not looked for: a timer fails");
+        }
+        let ends = [looks.timer.as_fd(), wake.as_fd()];
+        let sources = doors.iter().flat_map(Door::descriptors).chain(ends);
         let mut descriptors: Vec<_> = sources.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         match poll(&mut descriptors, PollTimeout::NONE) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return tracing::error!(%error, "waiting for connections fails"),
         }
         let fired = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
-        if descriptors.last().is_some_and(fired) {
+        let [.., timer, wake] = &descriptors[..] else { unreachable!("both are there") };
+        if fired(wake) {
             return;
         }
-        for door in doors {
-            door.log_news();
+        due = fired(timer);
+        for door in &mut *doors {
             while let Some(letter) = door.accept() {
                 // A mailbox that is gone means that the daemon is ending; the connection is closed.
                 let _ = reactors[next % reactors.len()].send(letter);

@@ -53,6 +53,9 @@ pub enum Letter {
     /// A connect request which an adapter got.
     #[cfg(feature = "ibv")]
     Welcome(Box<Incoming>),
+    /// An adapter has come back at which hosts will come.
+    #[cfg(feature = "ibv")]
+    Adapter(SocketAddr),
     /// From another reactor, or from control.
     Group(Message),
     /// What an authentication of this reactor waits for.
@@ -207,9 +210,7 @@ impl Reactor {
             Letter::Switch { catalog, done } => {
                 #[cfg(feature = "ibv")]
                 for at in adapters_of(&catalog) {
-                    if let Err(error) = self.group.verbs().open_adapter(at) {
-                        tracing::error!(%at, %error, "the RDMA adapter cannot be used");
-                    }
+                    self.open_adapter(at);
                 }
                 self.group.on_message(now, Message::Catalog(catalog));
                 self.retire_at = Some(now);
@@ -225,8 +226,17 @@ impl Reactor {
                     tracing::warn!(%error, "a connection over an adapter is dropped");
                 }
             }
+            #[cfg(feature = "ibv")]
+            Letter::Adapter(at) => self.open_adapter(at),
             Letter::Group(message) => self.group.on_message(now, message),
             Letter::Computed { queue, outcome } => self.group.on_computed(now, queue, outcome),
+        }
+    }
+
+    #[cfg(feature = "ibv")]
+    fn open_adapter(&mut self, at: SocketAddr) {
+        if let Err(error) = self.group.verbs().open_adapter(at) {
+            tracing::error!(%at, %error, "the RDMA adapter cannot be used");
         }
     }
 

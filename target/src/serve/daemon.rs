@@ -42,16 +42,19 @@ enum ChangeError {
 impl Daemon {
     pub(super) fn start(config: Config, file: Option<PathBuf>) -> Result<Self, ServeError> {
         let served = prepare(config)?;
-        let doors = served.catalog.listeners().iter().map(open).collect::<Result<_, _>>()?;
+        let doors = served.catalog.listeners().iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         let reactors = Reactors::start(&served.config, &served.catalog)?;
-        let acceptor = match Acceptor::start(doors, reactors.senders.clone()) {
-            Ok(acceptor) => Some(acceptor),
+        // No host comes by an adapter before reactors have registered their memory with it, which takes a while.
+        let listening = doors.iter().try_for_each(listen);
+        let accepting = listening
+            .and_then(|()| Acceptor::start(doors, reactors.senders.clone()).map_err(ServeError::Thread));
+        match accepting {
+            Ok(acceptor) => Ok(Self { file, served, reactors, acceptor: Some(acceptor) }),
             Err(error) => {
                 reactors.drain()?;
-                return Err(ServeError::Thread(error));
+                Err(error)
             }
-        };
-        Ok(Self { file, served, reactors, acceptor })
+        }
     }
 
     pub(super) fn catalog(&self) -> &Catalog {
@@ -160,8 +163,18 @@ const fn is_replacement(change: &Change) -> bool {
     matches!(change, Change::NamespaceReplaced(..))
 }
 
+fn bind(listener: &Listener) -> Result<Door, ServeError> {
+    Door::bind(*listener).map_err(|error| ServeError::Listen(listener.address, error))
+}
+
+fn listen(door: &Door) -> Result<(), ServeError> {
+    door.listen().map_err(|error| ServeError::Listen(door.listener().address, error))
+}
+
 fn open(listener: &Listener) -> Result<Door, ServeError> {
-    Door::open(*listener).map_err(|error| ServeError::Listen(listener.address, error))
+    let door = bind(listener)?;
+    listen(&door)?;
+    Ok(door)
 }
 
 /// Doors where `wanted` says, those of them which are there already included; or all as they were, and why.

@@ -13,7 +13,7 @@ def run(lab):
         must rdma link add siw1 type siw netdev lo
         must modprobe nvme poll_queues=1
         small=$(drive sector-512) large=$(drive sector-4096)
-        serve --namespace "$small" --namespace "$large"
+        serve --provider iwarp --namespace "$small" --namespace "$large"
         step "connect-all"
         nqn=$NQN
         must nvme connect-all -t rdma -a 10.0.2.15 -s 4420 -i 1

@@ -47,7 +47,7 @@ def write_until_cut(lab, drive, image, log, choices):
         network
         must modprobe -a nvme virtio_blk
         wait_until '[ -b /dev/nvme0n1 ] || [ -b /dev/vda ]'
-        serve --namespace "$(ls /dev/nvme0n1 /dev/vda 2>/dev/null)"
+        serve --provider iwarp --namespace "$(ls /dev/nvme0n1 /dev/vda 2>/dev/null)"
         step "serving"
         until_released
         """,

@@ -6,11 +6,8 @@ def run(lab):
         """
         roce
         modprobe -a loop fuse || fail "modules"
-        # With its first connection a target registers its buffers, which takes an emulated machine longer than a host waits.
-        warm() { wait_until '"$IRONSIDE" doctor -a 10.9.0.1 --provider ibv --count 1 > /out/words'; }
         truncate -s 64M /tmp/volume
         LISTEN=10.9.0.1 serve --provider ibv --namespace /tmp/volume
-        warm
         attach_ours -a 10.9.0.1 -n "$NQN" --provider ibv -k 5
         step "the target is killed under load"
         write_slowly "$device" 2m & writer=$!

@@ -13,6 +13,7 @@ use rdma_sys::{
 
 use super::cm::CmId;
 use super::connection::{Receiving, Share};
+use super::in_use::InUse;
 use super::lending::{Role, Window, choose, region_access};
 use super::library::Library;
 use super::queue_pair::Owner;
@@ -51,7 +52,8 @@ pub(super) struct Adapter {
     /// Connections which go by it.
     pub(super) connections: usize,
     /// It was taken away: it goes with its last connection.
-    pub(super) removed: bool,
+    removed: bool,
+    in_use: InUse,
     /// Keeps the adapter open, and is told when it is taken away; goes last.
     _anchor: CmId,
 }
@@ -119,6 +121,8 @@ impl Adapter {
             lends,
             connections: 0,
             removed: false,
+            // SAFETY: the identifier keeps the context open, and goes after.
+            in_use: unsafe { InUse::new(context) },
             _anchor: anchor,
         };
         // SAFETY: as above.
@@ -281,9 +285,19 @@ impl Adapter {
         }
     }
 
-    /// Nothing of it is in use any more.
-    pub(super) fn is_unused(&self) -> bool {
-        self.connections == 0 && !self.shared.as_ref().is_some_and(SharedReceives::is_lent)
+    /// It was taken away.
+    pub(super) fn remove(&mut self) {
+        self.removed = true;
+        self.in_use.is_removed();
+    }
+
+    pub(super) const fn is_removed(&self) -> bool {
+        self.removed
+    }
+
+    /// It was taken away, and nothing of it is in use any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.removed && self.connections == 0 && !self.shared.as_ref().is_some_and(SharedReceives::is_lent)
     }
 
     /// Lets go of regions which have given up their number.
@@ -387,6 +401,10 @@ impl Adapter {
             );
             return Err(io::Error::other(text));
         }
+        if self.sinks_are_lent {
+            // Linux's siw takes no Send with Invalidate inline.
+            return Ok((id.create_queue_pair(self.pd, &mut { wish })?, false));
+        }
         let mut first = wish;
         first.cap.max_inline_data = inline;
         match id.create_queue_pair(self.pd, &mut first) {
@@ -397,7 +415,7 @@ impl Adapter {
     }
 }
 
-/// Whether something of an adapter was given back: or the adapter was taken away, and everything with it.
+/// Whether something of an adapter was given back, or is gone with it: it may have been taken away a moment ago.
 pub(super) const fn is_gone(result: i32) -> bool {
     matches!(result, 0 | libc::EIO)
 }
@@ -418,15 +436,15 @@ impl Drop for Adapter {
         for queue in self.queues.drain(..) {
             // SAFETY: made by us, destroyed once; queue pairs go before, and its events were acknowledged.
             let result = unsafe { (self.library.destroy_cq)(queue.cq) };
-            debug_assert!(is_gone(result), "a completion queue stays: {result}");
+            debug_assert!(result == 0 || self.removed, "a completion queue stays: {result}");
         }
         if !self.channel.is_null() {
             // SAFETY: made by us, destroyed once, after its completion queues.
             let result = unsafe { (self.library.destroy_comp_channel)(self.channel) };
-            debug_assert!(is_gone(result), "a completion channel stays: {result}");
+            debug_assert!(result == 0 || self.removed, "a completion channel stays: {result}");
         }
         // SAFETY: made by us, given back once, and nothing is left in it.
         let result = unsafe { (self.library.dealloc_pd)(self.pd) };
-        debug_assert!(is_gone(result), "a protection domain stays: {result}");
+        debug_assert!(result == 0 || self.removed, "a protection domain stays: {result}");
     }
 }

@@ -2,24 +2,22 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::ptr::null_mut;
+use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 use rdma_sys::{
-    ibv_async_event, ibv_context, ibv_event_type, ibv_pd, ibv_qp, ibv_qp_init_attr, rdma_cm_event,
-    rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
+    ibv_context, ibv_pd, ibv_qp, ibv_qp_init_attr, rdma_cm_event, rdma_cm_event_type, rdma_cm_id,
+    rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 
 use super::library::{Library, text};
 use crate::verbs::PrivateData;
 
-/// Connect requests that wait for the acceptor.
-const BACKLOG: i32 = 1024;
 /// Where the kernel offers connection management, if it does.
 const MANAGEMENT: &str = "/dev/infiniband/rdma_cm";
 
@@ -65,6 +63,8 @@ impl fmt::Display for Happened {
 
 // SAFETY: librdmacm locks its own; a channel is used by one thread at a time, its owner's.
 unsafe impl Send for EventChannel {}
+// SAFETY: as above; other threads only keep one from being destroyed.
+unsafe impl Sync for EventChannel {}
 
 impl EventChannel {
     pub(super) fn new(library: &'static Library) -> io::Result<Self> {
@@ -105,7 +105,7 @@ impl EventChannel {
         Some(happened)
     }
 
-    fn take(&self) -> Option<*mut rdma_cm_event> {
+    pub(super) fn take(&self) -> Option<*mut rdma_cm_event> {
         let mut event = null_mut();
         // SAFETY: the channel is ours, and there is a place for the event.
         let result = unsafe { (self.library.get_cm_event)(self.channel, &raw mut event) };
@@ -119,7 +119,7 @@ impl EventChannel {
         text(unsafe { CStr::from_ptr(name) })
     }
 
-    fn acknowledge(&self, event: *mut rdma_cm_event) {
+    pub(super) fn acknowledge(&self, event: *mut rdma_cm_event) {
         // SAFETY: taken from this channel, and acknowledged once.
         unsafe { (self.library.ack_cm_event)(event) };
     }
@@ -152,9 +152,11 @@ pub(super) struct CmId {
 // SAFETY: librdmacm locks its own; an identifier is used by one thread at a time, its owner's.
 unsafe impl Send for CmId {}
 
-/// A connect request on its way from the listener to a reactor.
+/// A connect request on its way from the listener to a reactor. Its identifier goes before the channel.
 pub struct Incoming {
     pub(super) id: CmId,
+    /// The listener's, to which the identifier belongs until a reactor takes it over.
+    pub(super) channel: Arc<EventChannel>,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
     pub(super) private_data: PrivateData,
@@ -180,6 +182,27 @@ impl CmId {
     pub(super) fn migrate(&self, to: &EventChannel) -> io::Result<()> {
         // SAFETY: both are valid, and no event of this identifier is unacknowledged.
         checked(unsafe { (self.library.migrate_id)(self.id, to.channel) })
+    }
+
+    /// The identifier of a connect request.
+    ///
+    /// # Safety
+    /// It is valid, and nobody else's.
+    pub(super) const unsafe fn of_request(library: &'static Library, id: *mut rdma_cm_id) -> Self {
+        Self { library, id, has_queue_pair: false }
+    }
+
+    /// Listens at the address that it is bound to.
+    pub(super) fn listen(&self, backlog: i32) -> io::Result<()> {
+        // SAFETY: the identifier is valid and bound.
+        checked(unsafe { (self.library.listen)(self.id, backlog) })
+    }
+
+    /// The address of the peer.
+    pub(super) fn peer(&self) -> SocketAddr {
+        // SAFETY: the identifier is valid.
+        let addresses = unsafe { &(*self.id).route.addr };
+        address((&raw const addresses.dst_addr_union).cast())
     }
 
     /// What its events are to name.
@@ -305,133 +328,11 @@ pub fn adapter_at(at: SocketAddr) -> io::Result<Option<String>> {
     }
 }
 
-/// A listener: its identifier goes before the channel.
-pub struct Listener {
-    id: CmId,
-    channel: EventChannel,
-    at: SocketAddr,
-}
-
-impl Listener {
-    /// Listens at an address which an adapter owns.
-    ///
-    /// # Errors
-    /// What librdmacm says, the address being in use for example.
-    pub fn bind(at: SocketAddr) -> io::Result<Self> {
-        let library = Library::get().map_err(io::Error::other)?;
-        let channel = EventChannel::new(library)?;
-        let id = CmId::new(library, &channel)?;
-        id.bind(at)?;
-        if id.verbs().is_null() {
-            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, "no RDMA adapter owns the address"));
-        }
-        // SAFETY: the identifier is valid and bound.
-        checked(unsafe { (library.listen)(id.id, BACKLOG) })?;
-        let listener = Self { id, channel, at };
-        fcntl(listener.adapter_news(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        Ok(listener)
-    }
-
-    pub fn address(&self) -> SocketAddr {
-        self.at
-    }
-
-    /// The next connect request, if one waits.
-    pub fn next(&self) -> Option<Incoming> {
-        loop {
-            let event = self.channel.take()?;
-            // SAFETY: an event that was not acknowledged yet.
-            let incoming = match unsafe { (*event).event } {
-                rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST => Some(incoming(self.id.library, event)),
-                rdma_cm_event_type::RDMA_CM_EVENT_DEVICE_REMOVAL => {
-                    tracing::error!(at = %self.at, "the adapter is taken away: start again once it is back");
-                    None
-                }
-                // Of a connection which its peer gave up before a reactor had it.
-                _ => None,
-            };
-            self.channel.acknowledge(event);
-            if let Some(incoming) = incoming {
-                return Some(incoming);
-            }
-        }
-    }
-}
-
-/// What the adapter has to say of itself: ports that come and go, and worse.
-impl Listener {
-    /// Readable when there is something.
-    pub fn adapter_news(&self) -> BorrowedFd<'_> {
-        // SAFETY: the identifier keeps the adapter open.
-        let descriptor = unsafe { (*self.id.verbs()).async_fd };
-        // SAFETY: the descriptor is the adapter's, and open as long.
-        unsafe { BorrowedFd::borrow_raw(descriptor) }
-    }
-
-    /// Takes it, and says it in the log. Connections learn of what concerns them by their completions.
-    pub fn log_adapter_news(&self) {
-        let mut event = MaybeUninit::<ibv_async_event>::uninit();
-        // SAFETY: the identifier keeps the adapter open, and there is a place for the event.
-        while unsafe { (self.id.library.get_async_event)(self.id.verbs(), event.as_mut_ptr()) } == 0 {
-            let kind = kind_of(&event);
-            // SAFETY: it takes any number.
-            let said = unsafe { (self.id.library.event_type_str)(kind) };
-            // SAFETY: a constant string of the library.
-            let said = text(unsafe { CStr::from_ptr(said) });
-            let at = self.at;
-            if kind == ibv_event_type::IBV_EVENT_DEVICE_FATAL as u32 {
-                tracing::error!(%at, said, "the adapter fails");
-            } else if kind == ibv_event_type::IBV_EVENT_PORT_ERR as u32 {
-                tracing::warn!(%at, said, "the adapter's link is down");
-            } else if kind == ibv_event_type::IBV_EVENT_PORT_ACTIVE as u32 {
-                tracing::info!(%at, said, "the adapter's link is up");
-            } else {
-                tracing::debug!(%at, said, "the adapter says");
-            }
-            // SAFETY: just taken, and acknowledged once.
-            unsafe { (self.id.library.ack_async_event)(event.as_mut_ptr()) };
-        }
-    }
-}
-
-/// Which kind of event was filled in. As a number, since it may be one that the headers do not know.
-fn kind_of(event: &MaybeUninit<ibv_async_event>) -> u32 {
-    // SAFETY: the place of a member lies within.
-    let kind = unsafe { &raw const (*event.as_ptr()).event_type };
-    // SAFETY: filled in by the caller, and as large as a number.
-    unsafe { kind.cast::<u32>().read() }
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
-    }
-}
-
-/// `event` is a connect request which was not acknowledged yet.
-fn incoming(library: &'static Library, event: *mut rdma_cm_event) -> Incoming {
-    // SAFETY: an event that was not acknowledged yet.
-    let id = unsafe { (*event).id };
-    // SAFETY: as above.
-    let said = unsafe { &(*event).param };
-    // SAFETY: of a connect request this is the member that counts.
-    let asked = unsafe { said.conn };
-    // SAFETY: it was not acknowledged yet.
-    let private_data = unsafe { private_data(&asked) };
-    // SAFETY: the identifier of a request is ours from now on.
-    let addresses = unsafe { &(*id).route.addr };
-    let peer = address((&raw const addresses.dst_addr_union).cast());
-    let local = address((&raw const addresses.src_addr_union).cast());
-    let id = CmId { library, id, has_queue_pair: false };
-    // What the peer answers at once is what we may have outstanding.
-    Incoming { id, peer, local, private_data, reads: asked.initiator_depth }
-}
-
 /// What came with an event.
 ///
 /// # Safety
 /// The event was not acknowledged yet.
-unsafe fn private_data(of: &rdma_conn_param) -> PrivateData {
+pub(super) unsafe fn private_data(of: &rdma_conn_param) -> PrivateData {
     let length = if of.private_data.is_null() { 0 } else { of.private_data_len.into() };
     let mut private_data = PrivateData::new();
     if length > 0 {

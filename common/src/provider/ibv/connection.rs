@@ -8,10 +8,10 @@ use super::cm::CmId;
 use super::dial::Wish;
 use super::lending::Lending;
 use super::queue_pair::{Owner, QueuePair};
-use super::registration::{Buffers, Registration};
+use super::registration::{Buffers, Sinks};
 use super::shared::Spill;
 use crate::memory::Memory;
-use crate::verbs::{Limits, Token};
+use crate::verbs::Limits;
 
 /// Fields go in this order: what is lent goes before the queue pair, which goes with the identifier, before the memory
 /// which it may use.
@@ -99,8 +99,7 @@ pub(super) struct Link {
     pub(super) reserved: Reserved,
     /// Where short messages lie until they are sent, in turns: a queue pair sends in order.
     pub(super) outgoing: Option<Outgoing>,
-    /// What RDMA Reads under way write to, where an adapter wants that registered for its peer.
-    pub(super) sinks: Vec<(Token, Registration)>,
+    pub(super) sinks: Sinks,
 }
 
 /// Memory for messages on an adapter which does not copy them as they are posted.

@@ -6,10 +6,12 @@ mod connection;
 mod devices;
 mod dial;
 mod host;
+mod in_use;
 #[cfg(test)]
 mod layout;
 mod lending;
 mod library;
+mod listener;
 mod provider;
 mod query;
 mod queue_pair;
@@ -17,7 +19,8 @@ mod registration;
 mod shared;
 mod verbs;
 
-pub use cm::{Incoming, Listener, adapter_at};
+pub use cm::{Incoming, adapter_at};
 pub use devices::{Absence, Device, DeviceLimits, Gid, Port, check_connection_management, devices};
 pub use library::{Library, LibraryError};
+pub use listener::Listener;
 pub use provider::Ibv;

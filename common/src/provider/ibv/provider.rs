@@ -103,10 +103,12 @@ impl Ibv {
 
     /// Takes a connect request which a listener got. A [`CmEvent::Request`] follows.
     pub fn adopt(&mut self, incoming: Incoming) {
-        let Incoming { id, peer, local, private_data, reads } = incoming;
+        let Incoming { id, channel, peer, local, private_data, reads } = incoming;
         if let Err(error) = id.migrate(&self.channel) {
+            drop(id);
             return tracing::warn!(%peer, %error, "connection dropped");
         }
+        drop(channel);
         let Some(qp) = self.insert(id, peer, local, Phase::Asked { reads }) else {
             return tracing::warn!(%peer, "connection refused: {CONNECTIONS} are all that one reactor serves");
         };
@@ -228,7 +230,7 @@ impl Ibv {
         }
         let Some(adapter) = self.adapters.get_mut(number) else { return };
         tracing::warn!("an adapter is taken away; its connections end");
-        adapter.removed = true;
+        adapter.remove();
         let affected: Vec<QpHandle> = self
             .connections
             .iter()
@@ -241,10 +243,12 @@ impl Ibv {
 
     /// A removed adapter goes with its last connection.
     pub(super) fn drop_if_removed(&mut self, number: usize) {
-        if self.adapters.get(number).is_some_and(|adapter| adapter.removed && adapter.is_unused()) {
+        if self.adapters.get(number).is_some_and(|adapter| adapter.is_over()) {
             drop(self.adapters.remove(number));
             // Its descriptor has gone; one that takes its number has another.
-            self.polled_adapters.get_mut(number).map(|polled| *polled = false);
+            if let Some(polled) = self.polled_adapters.get_mut(number) {
+                *polled = false;
+            }
         }
     }
 
@@ -374,7 +378,7 @@ impl Ibv {
     }
 
     fn number_of(&self, context: *mut ibv_context) -> Option<usize> {
-        let known = self.adapters.iter().find(|(_, adapter)| adapter.is(context) && !adapter.removed);
+        let known = self.adapters.iter().find(|(_, adapter)| adapter.is(context) && !adapter.is_removed());
         known.map(|(number, _)| number)
     }
 
@@ -446,9 +450,7 @@ impl Route<'_> {
             }
             Outcome::Completed { token, status } => {
                 // What the peer could write to is its no more, before anybody looks at it.
-                if let Some(index) = sinks.iter().position(|(of, _)| *of == token) {
-                    drop(sinks.swap_remove(index));
-                }
+                sinks.end(token);
                 self.events.push_back(Event::Completed(Wc { qp, token, status }));
             }
             Outcome::Failed { status, vendor } => {

@@ -1,8 +1,8 @@
 //! One queue pair of an adapter as work goes into it and comes out: chains posted with one call, completions told apart.
 //! *Posting never fails, it completes*: what the adapter refuses to take is said to be refused, and completes as flushed.
 //!
-//! A work request is named by its connection and its place in the order of posting, in which adapters complete what goes
-//! through a send queue. So the names of work under way are known here, whether or not the adapter still tells them.
+//! A work request is named by its connection and its place in the order of posting. So the names of work under way are
+//! known here, whether or not the adapter still tells them.
 #[cfg(test)]
 mod tests;
 
@@ -157,6 +157,8 @@ impl QueuePair {
         send.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0 | inline;
         if let Some(key) = invalidate {
             send.imm_data_invalidated_rkey_union.invalidated_rkey = key;
+            // Where Linux's siw looks for it; others do not look there.
+            set_remote(&mut send, Remote { address: 0, rkey: key });
         }
         let Some((mut from, to)) = data else { return self.post(token, &mut [send]) };
         let mut write = request(ibv_wr_opcode::IBV_WR_RDMA_WRITE, &mut from);
@@ -252,11 +254,10 @@ impl QueuePair {
             }
             return;
         }
-        // One that is not waited for was not signaled, and is reported since it has failed.
-        while let Some(&(posted, token)) = self.posted.front()
-            && place.wrapping_sub(posted).cast_signed() >= 0
-        {
-            self.posted.pop_front();
+        // One that is not waited for was not signaled, and is reported since it has failed. It is the first that waits,
+        // unless the adapter tells of a Send before the RDMA Read in front of it, as Linux's siw does.
+        let index = self.posted.iter().position(|&(posted, _)| posted == place);
+        if let Some((_, token)) = index.and_then(|index| self.posted.remove(index)) {
             outcome(Outcome::Completed { token, status });
         }
     }

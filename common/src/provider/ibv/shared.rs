@@ -4,6 +4,8 @@
 //! out at once, into memory of its connection that no adapter knows and that takes nothing until then: data which waits
 //! for a slow medium keeps nobody's Connect or Keep Alive from coming. Only what arrives faster than a reactor turns finds
 //! no receive; then the adapter has its peer try again, for as long as it takes.
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::io;
@@ -11,9 +13,7 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::rc::Rc;
 
-use rdma_sys::{
-    ibv_device_attr, ibv_pd, ibv_post_srq_recv, ibv_recv_wr, ibv_srq, ibv_srq_init_attr, ibv_wc,
-};
+use rdma_sys::{ibv_device_attr, ibv_pd, ibv_post_srq_recv, ibv_recv_wr, ibv_srq, ibv_srq_init_attr, ibv_wc};
 
 use super::library::Library;
 use super::queue_pair::Owner;

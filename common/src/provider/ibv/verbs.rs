@@ -10,6 +10,7 @@ use super::connection::{Connection, Full, Link, Outgoing, Phase, Receiving, as_i
 use super::lending::Lending;
 use super::provider::Ibv;
 use super::queue_pair::{Posted, QueuePair};
+use super::registration::Sinks;
 use super::shared::{SharedReceives, Spill};
 use crate::memory::Memory;
 use crate::verbs::{
@@ -163,7 +164,9 @@ pub(super) fn furnish(
         match &receives {
             Receiving::Own(buffers) => {
                 for (buffer, _) in buffers.receives.all() {
-                    queue.post_receive(buffer, buffers.piece(buffer)).map_err(io::Error::from_raw_os_error)?;
+                    queue
+                        .post_receive(buffer, buffers.piece(buffer))
+                        .map_err(io::Error::from_raw_os_error)?;
                 }
             }
             Receiving::Shared(_) => adapter.enrol(queue.number(), connection.owner),
@@ -178,7 +181,7 @@ pub(super) fn furnish(
     match made {
         Ok((queue, outgoing)) => {
             adapter.connections += 1;
-            let sinks = Vec::with_capacity(limits.reads as usize);
+            let sinks = Sinks::new(limits.reads);
             let link = Link { queue, adapter: number, reserved, outgoing, sinks };
             Ok(Full { link: Some(link), receives: Some(receives), ended: false, ..Full::broken(limits) })
         }
@@ -256,7 +259,7 @@ impl TargetVerbs for Ibv {
             let piece = sink.piece(into).expect("registered for it");
             let posted = link.queue.post_fetch(token, from, piece);
             if posted != Posted::Refused {
-                link.sinks.push((token, sink));
+                link.sinks.lend(token, sink);
             }
             Ok(posted)
         });

@@ -177,6 +177,19 @@ fn work_an_adapter_never_tells_of_is_known_in_order() {
 }
 
 #[test]
+fn a_read_is_not_done_when_a_response_behind_it_is() {
+    let (_, mut queue_pair) = queue_pair(8);
+    let (fetch, respond) = (token(Kind::Fetch, 1), token(Kind::Respond, 2));
+    assert_eq!(queue_pair.post_fetch(fetch, REMOTE, PIECE), Posted::Taken);
+    assert_eq!(queue_pair.post_respond(respond, Some((PIECE, REMOTE)), PIECE, None), Posted::Taken);
+    for (place, token) in [(2, respond), (0, fetch)] {
+        let done = report(OWNER.name(place), ibv_wc_status::IBV_WC_SUCCESS);
+        assert_eq!(outcomes(&mut queue_pair, &done), [completed(token, WcStatus::Success)]);
+    }
+    assert_eq!(queue_pair.abandon().count(), 0);
+}
+
+#[test]
 fn receives_are_told_with_their_length_and_flushed_ones_break() {
     let (adapter, mut queue_pair) = queue_pair(8);
     queue_pair.post_receive(41, PIECE).unwrap();
