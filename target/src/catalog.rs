@@ -1,7 +1,10 @@
 //! What the target serves, to whom and where: one immutable, versioned value. Control builds the next
 //! version; each reactor swaps its `Arc` between two turns. The catalog holds identities, it does not invent
 //! them: they have to be the same after a restart, so whoever keeps the configuration keeps them too.
+mod access;
+
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use arrayvec::ArrayString;
@@ -9,6 +12,7 @@ use ironside_common::auth::Policy;
 use ironside_common::nvme::Nqn;
 use uuid::Uuid;
 
+pub use self::access::{ANA_GROUP_MAX, Access, CNTLIDS};
 use crate::backend::OpenMedium;
 use crate::reservation::State;
 
@@ -192,6 +196,9 @@ pub struct Subsystem {
     keys: Vec<Key>,
     listen: Vec<SocketAddr>,
     namespaces: Vec<Namespace>,
+    access: Vec<Access>,
+    /// Its part of the controller identifiers, if another target serves the subsystem too.
+    cntlids: Option<RangeInclusive<u16>>,
 }
 
 impl Subsystem {
@@ -222,7 +229,8 @@ impl Subsystem {
             return Err(CatalogError::DuplicateNamespace(nqn.into(), pair[0].nsid));
         }
         namespaces.iter().try_for_each(Namespace::check)?;
-        Ok(Self { nqn, serial, hosts, keys: Vec::new(), listen, namespaces })
+        let (keys, access) = (Vec::new(), Vec::new());
+        Ok(Self { nqn, serial, hosts, keys, listen, namespaces, access, cntlids: None })
     }
 
     /// The same, but for hosts which have to authenticate.
@@ -283,6 +291,12 @@ impl Subsystem {
         self.listen.iter().any(|&address| covers(address, local))
     }
 
+    /// The addresses it is reached at.
+    #[must_use]
+    pub fn listen(&self) -> &[SocketAddr] {
+        &self.listen
+    }
+
     /// Whether one of its addresses is exactly `address`.
     #[must_use]
     pub fn listens_at(&self, address: SocketAddr) -> bool {
@@ -302,6 +316,8 @@ pub struct Namespace {
     /// Its size. The medium may meanwhile have become larger.
     pub blocks: u64,
     pub read_only: bool,
+    /// ANAGRPID: of which group of namespaces it is, whose access is the same.
+    pub ana_group: u32,
     pub medium: OpenMedium,
     /// Its reservations as they were kept when this version was made: where it begins if it was not served before.
     pub kept: Option<Arc<State>>,
@@ -319,6 +335,7 @@ impl Namespace {
             block_shift: u8::try_from(block_shift).expect("a block size has 32 bits"),
             blocks: medium.size() >> block_shift,
             read_only: medium.read_only(),
+            ana_group: 1,
             medium,
             kept: None,
         }
@@ -334,8 +351,8 @@ impl Namespace {
     /// Whether a host would see any difference.
     #[must_use]
     pub fn looks_like(&self, other: &Self) -> bool {
-        let seen = |one: &Self| (one.nsid, one.uuid, one.nguid, one.block_shift, one.blocks, one.read_only);
-        seen(self) == seen(other)
+        let seen = |one: &Self| (one.blocks, one.read_only, one.ana_group);
+        self.is_same(other) && seen(self) == seen(other)
     }
 
     fn check(&self) -> Result<(), CatalogError> {

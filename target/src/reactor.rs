@@ -65,6 +65,8 @@ pub enum Letter {
     /// Go over to a version whose media are attached. Media it does not name are let go of once no command
     /// needs them.
     Switch { catalog: Arc<Catalog>, done: mpsc::Sender<io::Result<()>> },
+    /// Say so once nothing is at a medium any more that came by a way which has ended.
+    Settle(mpsc::Sender<()>),
 }
 
 /// What a reactor is made of; everything else it makes itself, on its own thread.
@@ -134,6 +136,8 @@ struct Reactor {
     computing: Computing,
     /// When to look for media which are not served any more, while there are some.
     retire_at: Option<Time>,
+    /// Who waits for commands to end whose way has.
+    settling: Vec<mpsc::Sender<()>>,
 }
 
 /// The way to the other reactors.
@@ -196,7 +200,16 @@ impl Reactor {
         let me = group.reactor;
         let group = PollGroup::new(group, verbs, storage, pool, memory, catalog);
         let computing = Computing::new(reactors[me].clone());
-        Ok(Self { me, group, mailbox, post: Post::new(reactors), computing, keeper, retire_at: None })
+        Ok(Self {
+            me,
+            group,
+            mailbox,
+            post: Post::new(reactors),
+            computing,
+            keeper,
+            retire_at: None,
+            settling: Vec::new(),
+        })
     }
 
     fn open_letter(&mut self, ring: &mut Ring, now: Time, letter: Letter) {
@@ -216,6 +229,7 @@ impl Reactor {
                 self.retire_at = Some(now);
                 let _ = done.send(Ok(()));
             }
+            Letter::Settle(waiting) => self.settling.push(waiting),
             Letter::Adopt { socket, peer, local } => match TcpWire::new(socket) {
                 Ok(wire) => self.group.verbs().adopt(wire, peer, local),
                 Err(error) => tracing::warn!(%peer, %error, "connection dropped"),
@@ -299,6 +313,10 @@ impl Tenant for Reactor {
         busy |= self.group.turn(now);
         busy |= self.group.storage().backends.pump(ring);
         busy |= self.retire(ring, now);
+        if !self.settling.is_empty() && self.group.is_settled() {
+            // To let go of them says it.
+            self.settling.clear();
+        }
         self.compute(now);
         busy |= self.post_letters(now);
         busy |= self.group.verbs().flush(now);

@@ -307,6 +307,11 @@ impl fmt::Display for AnaHeader {
     }
 }
 
+impl AnaHeader {
+    /// LSP: the groups alone, without their NSIDs.
+    pub const GROUPS_ONLY: u8 = 1 << 0;
+}
+
 /// One group of the asymmetric namespace access log as it is on the wire; its NSIDs follow.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
@@ -326,6 +331,23 @@ impl fmt::Display for AnaGroup {
     }
 }
 
+/// The groups of an access log read without their NSIDs ([`AnaHeader::GROUPS_ONLY`]), each with its state, as far as
+/// `page` has them. A controller which names NSIDs all the same is understood.
+pub fn ana_groups(page: &[u8]) -> impl Iterator<Item = (u32, AnaState)> + '_ {
+    let (groups, mut rest) = match AnaHeader::read_from_prefix(page) {
+        Ok((header, rest)) => (header.groups.get(), rest),
+        Err(_) => (0, &page[..0]),
+    };
+    let mut left = groups;
+    std::iter::from_fn(move || {
+        left = left.checked_sub(1)?;
+        let (group, behind) = AnaGroup::read_from_prefix(rest).ok()?;
+        let nsids = usize::try_from(group.nsids.get()).ok()?.checked_mul(4)?;
+        rest = behind.get(nsids..).unwrap_or_default();
+        Some((group.group.get(), AnaState(group.state)))
+    })
+}
+
 /// State of a group of namespaces on one controller.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AnaState(pub u8);
@@ -336,6 +358,17 @@ impl AnaState {
     pub const INACCESSIBLE: Self = Self(0x3);
     pub const PERSISTENT_LOSS: Self = Self(0x4);
     pub const CHANGE: Self = Self(0xF);
+
+    /// What I/O commands of the group are refused with; nothing where they are served.
+    #[must_use]
+    pub const fn refusal(self) -> Option<Status> {
+        match self {
+            Self::OPTIMIZED | Self::NON_OPTIMIZED => None,
+            Self::PERSISTENT_LOSS => Some(Status::ANA_PERSISTENT_LOSS),
+            Self::CHANGE => Some(Status::ANA_TRANSITION),
+            Self(_) => Some(Status::ANA_INACCESSIBLE),
+        }
+    }
 }
 
 impl fmt::Display for AnaState {
@@ -384,6 +417,32 @@ mod tests {
             "error 3 of queue 1 cid 0x0009: LBA Out of Range (do not retry), nsid 1 LBA 0"
         );
         assert_eq!(LogPageId(0xC0).to_string(), "log page 0xc0");
+    }
+
+    #[test]
+    fn what_is_no_way_is_refused_with_its_own_status() {
+        assert_eq!([1, 2].map(|state| AnaState(state).refusal()), [None; 2]);
+        assert_eq!(AnaState::PERSISTENT_LOSS.refusal(), Some(Status::ANA_PERSISTENT_LOSS));
+        assert_eq!(AnaState::CHANGE.refusal(), Some(Status::ANA_TRANSITION));
+        assert_eq!([3, 9].map(|state| AnaState(state).refusal()), [Some(Status::ANA_INACCESSIBLE); 2]);
+    }
+
+    #[test]
+    fn groups_are_read_as_far_as_there_are_any() {
+        let mut page = vec![0; 16];
+        page[8] = 3;
+        let group = |number: u32, nsids: u32, state| {
+            let group =
+                AnaGroup { group: number.into(), nsids: nsids.into(), state, ..AnaGroup::new_zeroed() };
+            [group.as_bytes(), &vec![0xEE; 4 * nsids.min(4) as usize]].concat()
+        };
+        page.extend(group(1, 2, 1));
+        page.extend(group(9, 0, 3));
+        let expected = [(1, AnaState::OPTIMIZED), (9, AnaState::INACCESSIBLE)];
+        assert!(ana_groups(&page).eq(expected), "the third is not there");
+        page.extend(group(7, u32::MAX - 40, 4)[..32].to_vec());
+        assert_eq!(ana_groups(&page).last(), Some((7, AnaState::PERSISTENT_LOSS)));
+        assert_eq!(ana_groups(&page[..15]).count(), 0);
     }
 
     #[test]

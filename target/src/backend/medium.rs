@@ -42,7 +42,7 @@ pub struct FileOptions {
     pub read_only: bool,
     /// Go through the page cache even where direct I/O is possible.
     pub buffered: bool,
-    /// Allow a block device which something else has opened exclusively, for instance a mount.
+    /// Another target may serve it too, if it shares it likewise.
     pub shared: bool,
 }
 
@@ -97,6 +97,8 @@ struct Inner {
     size: AtomicU64,
     block_size: u32,
     read_only: bool,
+    /// Whether it was opened to be shared with another target.
+    shared: bool,
 }
 
 #[derive(Debug)]
@@ -118,6 +120,7 @@ impl OpenMedium {
             size: AtomicU64::new(file.size),
             block_size,
             read_only: options.read_only,
+            shared: options.shared,
             kind: Kind::File(file),
         };
         let medium = Self(Arc::new(inner));
@@ -160,7 +163,13 @@ impl OpenMedium {
         if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
             return Err(OpenError::Size { size, source: io::ErrorKind::InvalidInput.into() });
         }
-        Ok(Self(Arc::new(Inner { kind, size: AtomicU64::new(size), block_size, read_only: false })))
+        Ok(Self(Arc::new(Inner {
+            kind,
+            size: AtomicU64::new(size),
+            block_size,
+            read_only: false,
+            shared: false,
+        })))
     }
 
     /// The same medium, which from now on takes no change.
@@ -194,7 +203,7 @@ impl OpenMedium {
         }
         let size = self.size() - self.size() % u64::from(block_size);
         let possible = fits && check_block_size(block_size).is_ok() && size > 0;
-        let inner = Inner { kind, size: AtomicU64::new(size), block_size, read_only };
+        let inner = Inner { kind, size: AtomicU64::new(size), block_size, read_only, shared: self.0.shared };
         possible.then(|| Self(Arc::new(inner)))
     }
 
@@ -235,6 +244,12 @@ impl OpenMedium {
     #[must_use]
     pub fn block_size(&self) -> u32 {
         self.0.block_size
+    }
+
+    /// Whether another target may serve it too.
+    #[must_use]
+    pub fn shared(&self) -> bool {
+        self.0.shared
     }
 
     #[must_use]

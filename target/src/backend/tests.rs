@@ -292,11 +292,11 @@ fn devices_hold_what_was_written() {
         assert!(medium.direct());
         assert!(matches!(medium.identity(), Identity::BlockDevice { .. }));
         exercise(&mut Bench::new(), &medium);
+        drop(medium);
         if sector_size == 4096 {
-            let refused = OpenMedium::file(&device.0, FileOptions { shared: true, ..options(512) });
+            let refused = OpenMedium::file(&device.0, options(512));
             assert!(matches!(refused, Err(OpenError::SectorSize { sector_size: 4096, block_size: 512, .. })));
         }
-        drop(medium);
         fs::remove_file(path).unwrap();
     }
 }
@@ -446,17 +446,19 @@ fn what_cannot_be_opened_says_why() {
 }
 
 #[test]
-fn a_mounted_device_is_refused_unless_shared() {
+fn a_mounted_device_is_refused_and_one_shared_with_a_target_is_not() {
     let directory = tempfile::tempdir().unwrap();
     let Some(device) = Loop::new(&image(directory.path(), 16 << 20), 512) else { return };
     let made = Command::new("mkfs.ext4").arg("-q").arg(&device.0).status();
     if !made.is_ok_and(|status| status.success()) {
         return;
     }
+    let open = |shared| OpenMedium::file(&device.0, FileOptions { shared, ..FileOptions::default() });
+    let both = [open(true).unwrap(), open(true).unwrap()];
+    drop(both);
     let Some(_mounted) = Mount::new(&device.0, "ext4", None) else { return };
-    let refused = OpenMedium::file(&device.0, FileOptions::default());
-    assert!(matches!(refused, Err(OpenError::InUse { .. })));
-    OpenMedium::file(&device.0, FileOptions { shared: true, ..FileOptions::default() }).unwrap();
+    assert!(matches!(open(false), Err(OpenError::InUse { .. })));
+    assert!(matches!(open(true), Err(OpenError::InUse { .. })));
 }
 
 #[test]
@@ -485,5 +487,12 @@ fn a_file_has_one_writer_or_many_readers() {
     let readers = [open(true).unwrap(), open(true).unwrap()];
     assert!(matches!(open(false), Err(OpenError::InUse { .. })));
     drop(readers);
+    let shared = || OpenMedium::file(&path, FileOptions { shared: true, ..FileOptions::default() });
+    let writers = [shared().unwrap(), shared().unwrap()];
+    assert!(matches!(open(false), Err(OpenError::InUse { .. })), "it would not know of the other two");
+    drop(writers);
+    let alone = open(false).unwrap();
+    assert!(matches!(shared(), Err(OpenError::InUse { .. })));
+    drop(alone);
     open(false).unwrap();
 }

@@ -179,6 +179,8 @@ impl Flags {
             hosts,
             keys,
             listen: Vec::new(),
+            cntlids: None,
+            access: Vec::new(),
             namespaces: (1..).zip(self.namespace).map(numbered).collect(),
         };
         let config = Config {

@@ -8,12 +8,14 @@ mod value;
 use std::fs::File;
 use std::io::Read;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use ironside_common::auth::{Group, Hash};
 use ironside_common::nvme::Nqn;
 use uuid::Uuid;
 
+use crate::catalog::Access;
 pub use check::{Conflict, Place};
 pub use error::{ConfigError, Problem};
 pub use value::{BlockSize, Crc, IoPoll, Listen, Provider, Serial, Size, ValueError};
@@ -26,6 +28,8 @@ pub const REACTORS_MAX: u16 = 64;
 pub const DRAIN_TIMEOUT_S_DEFAULT: u16 = 30;
 pub const DRAIN_TIMEOUT_S_MAX: u16 = 3600;
 pub const SUBSYSTEMS_MAX: usize = 256;
+/// The fewest controller identifiers a part of a subsystem has: some for each reactor, and to rest before they come again.
+pub const CNTLIDS_MIN: u16 = 256;
 /// What is larger is not meant to be a configuration.
 const BYTES_MAX: u64 = 16 << 20;
 
@@ -60,6 +64,10 @@ pub struct Subsystem {
     pub keys: Vec<HostKey>,
     /// Empty: wherever the target listens.
     pub listen: Vec<Listen>,
+    /// Identifiers of its controllers, if another target serves it too and gives out others.
+    pub cntlids: Option<RangeInclusive<u16>>,
+    /// The states of its groups of namespaces; optimized where nothing is said.
+    pub access: Vec<Access>,
     /// Never empty.
     pub namespaces: Vec<Namespace>,
 }
@@ -113,6 +121,8 @@ pub struct Namespace {
     /// `None`: what the device or the file system works with; 4096 bytes in memory.
     pub block_size: Option<BlockSize>,
     pub read_only: bool,
+    /// Which group of namespaces it is of (ANAGRPID).
+    pub ana_group: u32,
     /// `None`: one made once and kept in the state directory.
     pub uuid: Option<Uuid>,
 }

@@ -37,12 +37,13 @@ pub struct Opened {
 }
 
 /// Opens what a namespace is made of, unless it is one of those `opened` already: a file by whatever name, or
-/// `memory`, which is what the namespace was made of before.
+/// `memory`, which is what the namespace was made of before. One that is `shared` another target may have open too.
 ///
 /// # Errors
 /// If it cannot be opened.
 pub fn open(
     namespace: &Namespace,
+    shared: bool,
     opened: &[Opened],
     memory: Option<&OpenMedium>,
 ) -> Result<OpenMedium, MediaError> {
@@ -51,7 +52,7 @@ pub fn open(
     let in_memory = block_size.unwrap_or(4096);
     let again = |medium: &OpenMedium| medium.with_options(Some(in_memory), namespace.read_only);
     let medium = match &namespace.backing {
-        Backing::File { path, size } => return open_file(path, *size, namespace, opened),
+        Backing::File { path, size } => return open_file(path, *size, (namespace, shared), opened),
         Backing::Ram { size } => match memory.and_then(again) {
             Some(medium) => return Ok(medium),
             None => OpenMedium::ram(*size, in_memory)?,
@@ -67,7 +68,7 @@ pub fn open(
 fn open_file(
     path: &Path,
     size: Option<u64>,
-    namespace: &Namespace,
+    (namespace, shared): (&Namespace, bool),
     opened: &[Opened],
 ) -> Result<OpenMedium, MediaError> {
     let is_made = size.map(|size| make(path, size)).transpose()?.unwrap_or(false);
@@ -77,17 +78,19 @@ fn open_file(
     let identity = Identity::of(path).map_err(|source| OpenError::Open { path: path.into(), source })?;
     let before = opened.iter().find(|one| one.medium.identity() == identity);
     let (block_size, read_only) = (namespace.block_size.map(BlockSize::bytes), namespace.read_only);
-    let options = FileOptions { block_size, read_only, ..FileOptions::default() };
+    let options = FileOptions { block_size, read_only, shared, ..FileOptions::default() };
     let medium = match before.map(|one| &one.medium) {
         None => OpenMedium::file(path, options)?,
-        Some(before) => match before.with_options(block_size, read_only) {
-            Some(medium) => medium,
-            None => {
-                // Our own lock would refuse us another one.
-                before.unlock();
-                OpenMedium::file(path, options).inspect_err(|_| before.lock_again())?
+        Some(before) => {
+            match before.with_options(block_size, read_only).filter(|medium| medium.shared() == shared) {
+                Some(medium) => medium,
+                None => {
+                    // Our own lock would refuse us another one.
+                    before.unlock();
+                    OpenMedium::file(path, options).inspect_err(|_| before.lock_again())?
+                }
             }
-        },
+        }
     };
     // One that has grown while it was served is right as it is.
     let known = before.is_some_and(|before| before.wanted == size);
@@ -121,7 +124,7 @@ mod tests {
     fn open(keys: &str) -> Result<OpenMedium, MediaError> {
         let text = format!("[[subsystem]]\nnamespace = [{{ {keys} }}]\n");
         let config = Config::parse(Path::new("target.toml"), &text).unwrap();
-        super::open(&config.subsystems[0].namespaces[0], &[], None)
+        super::open(&config.subsystems[0].namespaces[0], false, &[], None)
     }
 
     #[test]

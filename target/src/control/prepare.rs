@@ -73,6 +73,12 @@ impl Served {
         self.identities.iter().find(|identity| identity.nqn == *nqn).map(|identity| identity.serial)
     }
 
+    /// What the configuration says of a subsystem that is served.
+    pub(super) fn said(&self, nqn: &Nqn) -> Option<&config::Subsystem> {
+        let mut subsystems = self.config.subsystems.iter().zip(&self.identities);
+        subsystems.find(|(_, identity)| identity.nqn == *nqn).map(|(said, _)| said)
+    }
+
     fn namespace(&self, nqn: &Nqn, nsid: u32) -> Option<&Namespace> {
         self.catalog.subsystem(nqn)?.namespace(nsid)
     }
@@ -127,7 +133,7 @@ fn assemble(config: Config, before: Option<&Served>) -> Result<Served, PrepareEr
                 (*nqn, was.nsid, &was.backing) == (identity.nqn, one.nsid, &one.backing)
             };
             let memory = before.and_then(|before| before.namespaces().find(same));
-            media::open(one, &opened, memory.map(|(.., namespace)| &namespace.medium))
+            media::open(one, said.cntlids.is_some(), &opened, memory.map(|(.., namespace)| &namespace.medium))
         };
         let media = said.namespaces.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         subsystems.push(subsystem(&config, said, identity, media)?);
@@ -167,21 +173,26 @@ fn subsystem(
     media: Vec<OpenMedium>,
 ) -> Result<Subsystem, PrepareError> {
     let listen = config.listeners_of(said).into_iter().map(|(address, _)| address).collect();
-    let numbers = said.namespaces.iter().map(|namespace| namespace.nsid);
+    let numbers = said.namespaces.iter().map(|namespace| (namespace.nsid, namespace.ana_group));
     let directory = config.state_directory.clone().or_else(identity::state_directory);
     let namespaces = numbers
         .zip(&identity.uuids)
         .zip(media)
-        .map(|((nsid, uuid), medium)| {
+        .map(|(((nsid, ana_group), uuid), medium)| {
             let directory = directory.as_deref().filter(|_| medium.outlasts_power_loss());
             let kept = directory.map(|directory| reservations::load(directory, *uuid)).transpose()?.flatten();
-            Ok(Namespace { kept: kept.map(Arc::new), ..Namespace::whole(nsid, *uuid, medium) })
+            let kept = kept.map(Arc::new);
+            Ok(Namespace { kept, ana_group, ..Namespace::whole(nsid, *uuid, medium) })
         })
         .collect::<Result<_, ReservationsError>>()?;
     let keys = said.keys.iter().map(key).collect::<Result<Vec<_>, _>>()?;
     let hosts = hosts(&said.hosts, &keys, &identity.nqn)?;
     let subsystem = Subsystem::new(identity.nqn, identity.serial.as_str(), hosts, listen, namespaces)?;
-    Ok(subsystem.with_keys(keys))
+    let subsystem = subsystem.with_keys(keys).with_access(said.access.clone());
+    Ok(match said.cntlids.clone() {
+        Some(cntlids) => subsystem.shared(cntlids),
+        None => subsystem,
+    })
 }
 
 /// What a host has to prove, with the secrets read anew.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use ironside_common::nvme::Nqn;
+use ironside_common::nvme::log_page::AnaState;
 
 use super::config::{Config, ConfigError};
 use super::prepare::{PrepareError, Served};
@@ -31,6 +32,10 @@ pub enum Change {
     NamespaceResized(Nqn, u32, u64, u64),
     /// Its medium was opened anew, or takes writes no more, or again.
     NamespaceReopened(Nqn, u32),
+    /// It is of this ANA group now.
+    NamespaceRegrouped(Nqn, u32, u32),
+    /// The state of a group at a listener.
+    AccessChanged(Nqn, u32, SocketAddr, AnaState),
     HostsChanged(Nqn),
     KeysChanged(Nqn),
     ListenerAdded(SocketAddr),
@@ -77,6 +82,11 @@ fn keep_fixed(served: &Served, config: &mut Config) -> Vec<String> {
         if subsystem.serial.replace(serial).is_some_and(|said| said != serial) {
             kept.push(format!("`serial` of {nqn}"));
         }
+        let cntlids = served.said(&nqn).and_then(|said| said.cntlids.clone());
+        if subsystem.cntlids != cntlids {
+            kept.push(format!("`cntlid-min` and `cntlid-max` of {nqn}"));
+            subsystem.cntlids = cntlids;
+        }
     }
     kept
 }
@@ -106,12 +116,22 @@ fn between(old: &Subsystem, new: &Subsystem, changes: &mut Vec<Change>) {
     let nqn = *old.nqn();
     for namespace in old.namespaces() {
         match new.namespace(namespace.nsid) {
-            Some(next) => changes.extend(of_namespace(nqn, namespace, next)),
+            Some(next) => {
+                changes.extend(of_namespace(nqn, namespace, next));
+                let group = next.ana_group;
+                let regrouped = Change::NamespaceRegrouped(nqn, namespace.nsid, group);
+                changes.extend((group != namespace.ana_group).then_some(regrouped));
+            }
             None => changes.push(Change::NamespaceRemoved(nqn, namespace.nsid)),
         }
     }
     let added = new.namespaces().iter().filter(|namespace| old.namespace(namespace.nsid).is_none());
     changes.extend(added.map(|namespace| Change::NamespaceAdded(nqn, namespace.nsid)));
+    for group in new.ana_groups() {
+        let states = new.listen().iter().map(|&at| (at, old.ana_state(group, at), new.ana_state(group, at)));
+        let differing = states.filter(|(_, before, now)| before != now);
+        changes.extend(differing.map(|(at, _, now)| Change::AccessChanged(nqn, group, at, now)));
+    }
     if old.hosts() != new.hosts() {
         changes.push(Change::HostsChanged(nqn));
     }
@@ -146,6 +166,12 @@ impl fmt::Display for Change {
                 write!(f, "namespace {nsid} of {nqn} {verb} from {old} to {new} bytes")
             }
             Self::NamespaceReopened(nqn, nsid) => write!(f, "namespace {nsid} of {nqn} opened anew"),
+            Self::NamespaceRegrouped(nqn, nsid, group) => {
+                write!(f, "namespace {nsid} of {nqn} is of ANA group {group}")
+            }
+            Self::AccessChanged(nqn, group, at, state) => {
+                write!(f, "ANA group {group} of {nqn} {state} at {at}")
+            }
             Self::HostsChanged(nqn) => write!(f, "other hosts admitted to {nqn}"),
             Self::KeysChanged(nqn) => write!(f, "other keys for hosts of {nqn}"),
             Self::ListenerAdded(address) => write!(f, "+1 listener {address}"),
@@ -310,6 +336,33 @@ mod tests {
         assert_eq!(told(&first, &second), ["-1 listener 127.0.0.1:4420", "+1 listener 127.0.0.1:4421"]);
         let again = prepare(second.config).unwrap();
         assert_eq!(again.catalog.subsystems()[0].nqn(), first.catalog.subsystems()[0].nqn(), "for good");
+    }
+
+    #[test]
+    fn ways_end_and_come_back_and_a_part_of_a_subsystem_stays_what_it_is() {
+        let place = Place::new();
+        let with = |more: &str, group: u32| {
+            let null = format!("namespace = [{{ null = 8192, ana-group = {group} }}]");
+            let mut config = place.config("", &["{ null = 8192 }"]);
+            let text = format!(
+                "state-dir = {:?}\n[[subsystem]]\nnqn = \"nqn.2014-08.org.example:a\"\nallow-any-host = true\n{null}\n{more}",
+                place.0.path()
+            );
+            config.subsystems = Config::parse(Path::new("target.toml"), &text).unwrap().subsystems;
+            config
+        };
+        let first = prepare(with("", 1)).unwrap();
+        let second = plan(&first, with("ana = [{ state = \"inaccessible\" }]", 1)).unwrap();
+        assert_eq!(told(&first, &second), ["ANA group 1 inaccessible at 127.0.0.1:4420"]);
+        let third = plan(&second, with("ana = [{ group = 2, state = \"change\" }]", 2)).unwrap();
+        assert_eq!(
+            told(&second, &third),
+            ["namespace 1 is of ANA group 2", "ANA group 2 change at 127.0.0.1:4420"]
+        );
+        let mut shared = with("", 2);
+        shared.subsystems[0].cntlids = Some(1..=256);
+        assert_eq!(keep_fixed(&third, &mut shared).len(), 1);
+        assert_eq!(shared.subsystems[0].cntlids, None);
     }
 
     #[test]

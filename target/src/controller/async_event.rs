@@ -12,17 +12,19 @@ pub(super) const REQUESTS_MAX: u8 = 4;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Notice {
     Namespaces,
+    Access,
     Discovery,
     /// Which notifications there are of them has a mask of its own.
     Reservations,
 }
 
-const NOTICES: [Notice; 3] = [Notice::Namespaces, Notice::Discovery, Notice::Reservations];
+const NOTICES: [Notice; 4] = [Notice::Namespaces, Notice::Access, Notice::Discovery, Notice::Reservations];
 
 impl Notice {
     const fn mask(self) -> EventMask {
         match self {
             Self::Namespaces => EventMask::NAMESPACE_ATTRIBUTES,
+            Self::Access => EventMask::ANA,
             Self::Discovery => EventMask::DISCOVERY,
             Self::Reservations => EventMask(0),
         }
@@ -31,6 +33,7 @@ impl Notice {
     const fn event(self) -> AsyncEvent {
         match self {
             Self::Namespaces => AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED,
+            Self::Access => AsyncEvent::ANA_CHANGED,
             Self::Discovery => AsyncEvent::DISCOVERY_CHANGED,
             Self::Reservations => AsyncEvent::RESERVATION_NOTIFICATION,
         }

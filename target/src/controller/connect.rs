@@ -114,6 +114,7 @@ impl Controller {
             notices: AsyncEvents::default(),
             errors: ErrorLog::default(),
             changed: BTreeSet::new(),
+            access_changes: 0,
             reservations: ReservationLog::default(),
             queues: (0..=io_queues).map(|qid| qid == 0).collect(),
             queues_granted: io_queues,

@@ -29,11 +29,17 @@ const OF_IO_CONTROLLERS: [FeatureId; 5] = [
     FeatureId::RESERVATION_PERSISTENCE,
 ];
 
+/// Those which a subsystem has not that another target serves too.
+const OF_RESERVATIONS: [FeatureId; 2] =
+    [FeatureId::RESERVATION_NOTIFICATION_MASK, FeatureId::RESERVATION_PERSISTENCE];
+
 impl Controller {
     /// Those it has.
     pub(super) fn features(&self) -> impl Iterator<Item = FeatureId> + use<> {
-        let more =
-            OF_IO_CONTROLLERS.into_iter().chain(FIXED).take(if self.is_discovery() { 0 } else { usize::MAX });
+        let is_shared = self.is_shared();
+        let more = OF_IO_CONTROLLERS.into_iter().chain(FIXED);
+        let more = more.filter(move |feature| !is_shared || !OF_RESERVATIONS.contains(feature));
+        let more = more.take(if self.is_discovery() { 0 } else { usize::MAX });
         [FeatureId::ASYNC_EVENT_CONFIGURATION, FeatureId::KEEP_ALIVE_TIMER].into_iter().chain(more)
     }
 
@@ -45,7 +51,7 @@ impl Controller {
         match set.feature {
             FeatureId::ASYNC_EVENT_CONFIGURATION => self.notices.set_wanted(EventMask(set.value)),
             FeatureId::KEEP_ALIVE_TIMER => self.keep_alive.set_timeout_ms(set.value),
-            _ if self.is_discovery() => return Err(Status::INVALID_FIELD),
+            feature if self.lacks(feature) => return Err(Status::INVALID_FIELD),
             FeatureId::NUMBER_OF_QUEUES => {
                 self.set_number_of_queues(set.value)?;
                 return Ok(Reply::result(self.number_of_queues().into()).into());
@@ -76,7 +82,7 @@ impl Controller {
         let value = match get.feature {
             FeatureId::ASYNC_EVENT_CONFIGURATION => self.notices.wanted().0,
             FeatureId::KEEP_ALIVE_TIMER => self.keep_alive.timeout_ms(),
-            _ if self.is_discovery() => return Err(Status::INVALID_FIELD),
+            feature if self.lacks(feature) => return Err(Status::INVALID_FIELD),
             FeatureId::NUMBER_OF_QUEUES => self.number_of_queues(),
             FeatureId::VOLATILE_WRITE_CACHE => WRITE_CACHE_ENABLED,
             FeatureId::HOST_IDENTIFIER if wants_extended_host_identifier(get.value) => {
@@ -95,6 +101,10 @@ impl Controller {
             _ => return Err(Status::INVALID_FIELD),
         };
         Ok(Reply::result(value.into()).into())
+    }
+
+    fn lacks(&self, feature: FeatureId) -> bool {
+        self.is_discovery() || self.is_shared() && OF_RESERVATIONS.contains(&feature)
     }
 
     /// A feature of a namespace names one there is, or, where it may, all of them.

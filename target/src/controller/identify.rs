@@ -3,7 +3,7 @@
 use ironside_common::nvme::admin::{Cns, Identify};
 use ironside_common::nvme::feature::EventMask;
 use ironside_common::nvme::identify::{
-    Cmic, CommandSetController, CommandSetNamespace, Controller as ControllerData, ControllerType,
+    Anacap, Cmic, CommandSetController, CommandSetNamespace, Controller as ControllerData, ControllerType,
     Descriptor, DescriptorWriter, IndependentNamespace, LbaFormat, Lpa, Namespace as NamespaceData, Oncs,
     Sgls, command_sets, write_active_namespaces,
 };
@@ -14,7 +14,7 @@ use super::async_event::REQUESTS_MAX;
 use super::error_log;
 use super::keep_alive::GRANULARITY;
 use super::{Controller, MDTS, Reply, VERSION};
-use crate::catalog::{NSID_MAX, Namespace};
+use crate::catalog::{ANA_GROUP_MAX, NSID_MAX, Namespace, Subsystem};
 use crate::qpair::FUSED_MAX;
 
 const MODEL: &str = "Ironside";
@@ -28,7 +28,10 @@ const CONTROLLER_ATTRIBUTES: u32 = 1 << 0 | 1 << 6;
 const VOLATILE_WRITE_CACHE: u8 = 0b101;
 
 /// FUSES: Compare and Write.
-const FUSED_COMPARE_AND_WRITE: zerocopy::little_endian::U16 = zerocopy::little_endian::U16::new(1 << 0);
+const FUSED_COMPARE_AND_WRITE: u16 = 1 << 0;
+
+/// ANATT: how long a group may be in change, in seconds. Linux gives a controller up whose group is for longer.
+const ANA_TRANSITION_S: u8 = 10;
 
 /// The largest logical block, in which limits common to all namespaces are counted.
 const BLOCK_MAX: u32 = 4096;
@@ -48,12 +51,12 @@ impl Controller {
             Cns::CONTROLLER => put(out, &self.identify_controller()?),
             Cns::NAMESPACE => {
                 if let Some(namespace) = self.allocatable(identify.nsid)? {
-                    put(out, &identify_namespace(namespace));
+                    put(out, &self.identify_namespace(namespace)?);
                 }
             }
             Cns::INDEPENDENT_NAMESPACE => {
                 if let Some(namespace) = self.allocatable(identify.nsid)? {
-                    put(out, &identify_independent(namespace));
+                    put(out, &identify_independent(self.subsystem()?, namespace));
                 }
             }
             Cns::ACTIVE_NAMESPACES => self.active_namespaces(identify.nsid, out)?,
@@ -104,26 +107,32 @@ impl Controller {
                 ..common
             });
         }
+        let subsystem = self.subsystem()?;
+        let mut oncs = Oncs::COMPARE | Oncs::DATASET_MANAGEMENT | Oncs::WRITE_ZEROES | Oncs::VERIFY;
+        let mut fused = None;
+        if !subsystem.is_shared() {
+            oncs |= Oncs::RESERVATIONS;
+            fused = Some(u16::try_from(FUSED_MAX / BLOCK_MAX - 1).expect("a few blocks"));
+        }
         Ok(ControllerData {
-            serial: text::padded(self.subsystem()?.serial()),
+            serial: text::padded(subsystem.serial()),
             controller_type: ControllerType::IO.0,
             rab: 6,
-            cmic: Cmic::MULTI_PORT | Cmic::MULTI_CONTROLLER,
+            cmic: Cmic::MULTI_PORT | Cmic::MULTI_CONTROLLER | Cmic::ANA,
             mdts: MDTS,
-            oaes: EventMask::NAMESPACE_ATTRIBUTES.0.into(),
+            oaes: (EventMask::NAMESPACE_ATTRIBUTES.0 | EventMask::ANA.0).into(),
+            anatt_s: ANA_TRANSITION_S,
+            anacap: Anacap::ALL_STATES,
+            anagrpmax: ANA_GROUP_MAX.into(),
+            nanagrpid: ANA_GROUP_MAX.into(),
             // One firmware slot, which is read-only.
             frmw: 0b11,
             nn: NSID_MAX.into(),
             mnan: NSID_MAX.into(),
-            oncs: (Oncs::COMPARE
-                | Oncs::DATASET_MANAGEMENT
-                | Oncs::WRITE_ZEROES
-                | Oncs::VERIFY
-                | Oncs::RESERVATIONS)
-                .into(),
-            fuses: FUSED_COMPARE_AND_WRITE,
+            oncs: oncs.into(),
+            fuses: fused.map_or(0, |_| FUSED_COMPARE_AND_WRITE).into(),
             vwc: VOLATILE_WRITE_CACHE,
-            acwu: u16::try_from(FUSED_MAX / BLOCK_MAX - 1).expect("a few blocks").into(),
+            acwu: fused.unwrap_or_default().into(),
             ..common
         })
     }
@@ -134,6 +143,12 @@ impl Controller {
             return Err(Status::INVALID_NAMESPACE);
         }
         Ok(self.subsystem()?.namespace(nsid))
+    }
+
+    fn identify_namespace(&self, namespace: &Namespace) -> Result<NamespaceData, Status> {
+        let subsystem = self.subsystem()?;
+        let state = subsystem.ana_state(namespace.ana_group, self.admission.local);
+        Ok(identify_namespace(namespace, state.refusal().is_none(), reservations_of(subsystem)))
     }
 
     fn active_namespaces(&self, after: u32, out: &mut [u8]) -> Result<(), Status> {
@@ -157,16 +172,17 @@ impl Controller {
     }
 }
 
-fn identify_namespace(namespace: &Namespace) -> NamespaceData {
+/// As a controller shows it whose host came by a way to it, or by none.
+fn identify_namespace(namespace: &Namespace, is_way: bool, reservations: u8) -> NamespaceData {
     let zero_based = |bytes: u32| u16::try_from((bytes >> namespace.block_shift) - 1).unwrap_or(u16::MAX);
     let preferred = zero_based(PREFERRED_BYTES).into();
     let mut data = NamespaceData {
         nsze: namespace.blocks.into(),
         ncap: namespace.blocks.into(),
-        nuse: namespace.blocks.into(),
+        nuse: if is_way { namespace.blocks } else { 0 }.into(),
         nsfeat: NamespaceData::OPTIMAL_IO,
         nmic: NamespaceData::SHARED,
-        rescap: reservation::CAPABILITIES,
+        rescap: reservations,
         dlfeat: NamespaceData::DEALLOCATED_READS_ZERO,
         nvmcap: (u128::from(namespace.blocks) << namespace.block_shift).to_le_bytes(),
         npwg: preferred,
@@ -174,6 +190,7 @@ fn identify_namespace(namespace: &Namespace) -> NamespaceData {
         npdg: preferred,
         npda: preferred,
         nows: zero_based(OPTIMAL_BYTES).into(),
+        anagrpid: namespace.ana_group.into(),
         nsattr: u8::from(namespace.read_only),
         nguid: namespace.nguid.into_bytes(),
         ..NamespaceData::new_zeroed()
@@ -183,16 +200,22 @@ fn identify_namespace(namespace: &Namespace) -> NamespaceData {
     data
 }
 
-fn identify_independent(namespace: &Namespace) -> IndependentNamespace {
+fn identify_independent(subsystem: &Subsystem, namespace: &Namespace) -> IndependentNamespace {
     let cached = namespace.medium.volatile_cache();
     IndependentNamespace {
         nsfeat: if cached { 0 } else { IndependentNamespace::NO_VOLATILE_WRITE_CACHE },
         nmic: NamespaceData::SHARED,
-        rescap: reservation::CAPABILITIES,
+        rescap: reservations_of(subsystem),
+        anagrpid: namespace.ana_group.into(),
         nsattr: u8::from(namespace.read_only),
         nstat: IndependentNamespace::READY,
         ..IndependentNamespace::new_zeroed()
     }
+}
+
+/// RESCAP: none where another target would not know of them.
+fn reservations_of(subsystem: &Subsystem) -> u8 {
+    if subsystem.is_shared() { 0 } else { reservation::CAPABILITIES }
 }
 
 /// KAS in its own unit.

@@ -2,8 +2,8 @@
 use ironside_common::nvme::admin::GetLogPage;
 use ironside_common::nvme::discovery::{Entry, Header};
 use ironside_common::nvme::log_page::{
-    ChangedNamespaces, Counter, Effects, ErrorEntry, FirmwareSlots, LogPageId, Smart, SupportedFeatures,
-    SupportedPages,
+    AnaGroup, AnaHeader, ChangedNamespaces, Counter, Effects, ErrorEntry, FirmwareSlots, LogPageId, Smart,
+    SupportedFeatures, SupportedPages,
 };
 use ironside_common::nvme::{ALL_NAMESPACES, AdminOpcode, Command, IoOpcode, Status, text};
 use ironside_common::time::Time;
@@ -13,13 +13,14 @@ use super::async_event::Notice;
 use super::{Controller, Reply, discovery, error_log};
 
 /// The pages of a controller with namespaces.
-const PAGES: [LogPageId; 8] = [
+const PAGES: [LogPageId; 9] = [
     LogPageId::SUPPORTED_PAGES,
     LogPageId::ERROR,
     LogPageId::SMART,
     LogPageId::FIRMWARE_SLOTS,
     LogPageId::CHANGED_NAMESPACES,
     LogPageId::EFFECTS,
+    LogPageId::ANA,
     LogPageId::FEATURES,
     LogPageId::RESERVATION_NOTIFICATION,
 ];
@@ -39,11 +40,11 @@ const ADMIN_COMMANDS: [AdminOpcode; 7] = [
 ];
 
 /// Those which change no block.
-const READING_COMMANDS: [IoOpcode; 8] = [
-    IoOpcode::FLUSH,
-    IoOpcode::READ,
-    IoOpcode::COMPARE,
-    IoOpcode::VERIFY,
+const READING_COMMANDS: [IoOpcode; 4] =
+    [IoOpcode::FLUSH, IoOpcode::READ, IoOpcode::COMPARE, IoOpcode::VERIFY];
+
+/// They change no block either, but have to be known to every target of a subsystem.
+const RESERVATION_COMMANDS: [IoOpcode; 4] = [
     IoOpcode::RESERVATION_REGISTER,
     IoOpcode::RESERVATION_REPORT,
     IoOpcode::RESERVATION_ACQUIRE,
@@ -82,19 +83,23 @@ impl Controller {
                     self.changed.clear();
                 }
             }
+            (false, LogPageId::ANA) => self.access_log(get.specific, &mut window)?,
             (false, LogPageId::RESERVATION_NOTIFICATION) => {
                 window.page(&self.reservations.page())?;
                 if !get.retain_event {
                     self.reservations.pop();
                 }
             }
-            (discovery, LogPageId::EFFECTS) if get.csi == 0 => window.page(&effects(discovery))?,
+            (discovery, LogPageId::EFFECTS) if get.csi == 0 => {
+                window.page(&effects(discovery, self.is_shared()))?;
+            }
             (_, LogPageId::EFFECTS) => return Err(Status::INVALID_FIELD),
             _ => return Err(Status::INVALID_LOG_PAGE),
         }
         if !get.retain_event {
             match get.page {
                 LogPageId::CHANGED_NAMESPACES => self.notices.log_read(Notice::Namespaces),
+                LogPageId::ANA => self.notices.log_read(Notice::Access),
                 LogPageId::DISCOVERY => self.notices.log_read(Notice::Discovery),
                 LogPageId::RESERVATION_NOTIFICATION => {
                     self.notices.log_read(Notice::Reservations);
@@ -117,6 +122,33 @@ impl Controller {
             window.put(at, &entry);
         }
         Ok(())
+    }
+
+    /// The state of each group with namespaces for this controller, and its namespaces unless the groups are enough.
+    fn access_log(&self, specific: u8, window: &mut Window<'_>) -> Result<(), Status> {
+        let subsystem = self.subsystem()?;
+        let groups = subsystem.ana_groups();
+        let mut page = Vec::new();
+        let header = AnaHeader {
+            change_count: self.access_changes.into(),
+            groups: u16::try_from(groups.len()).expect("groups have a limit").into(),
+            ..AnaHeader::new_zeroed()
+        };
+        page.extend_from_slice(header.as_bytes());
+        for group in groups {
+            let names_all = specific & AnaHeader::GROUPS_ONLY == 0;
+            let nsids: Vec<u32> =
+                subsystem.namespaces_of(group).filter(|_| names_all).map(|one| one.nsid).collect();
+            let descriptor = AnaGroup {
+                group: group.into(),
+                nsids: u32::try_from(nsids.len()).expect("namespaces have a limit").into(),
+                state: subsystem.ana_state(group, self.admission.local).0,
+                ..AnaGroup::new_zeroed()
+            };
+            page.extend_from_slice(descriptor.as_bytes());
+            page.extend(nsids.into_iter().flat_map(u32::to_le_bytes));
+        }
+        window.page(page.as_slice())
     }
 
     fn error_log(&self, window: &mut Window<'_>) -> Result<(), Status> {
@@ -158,7 +190,7 @@ fn firmware_slots() -> FirmwareSlots {
     slots
 }
 
-fn effects(is_discovery: bool) -> Effects {
+fn effects(is_discovery: bool, is_shared: bool) -> Effects {
     let mut effects = Effects::new_zeroed();
     for opcode in ADMIN_COMMANDS {
         effects.admin[usize::from(opcode.0)] = Effects::SUPPORTED.into();
@@ -166,7 +198,8 @@ fn effects(is_discovery: bool) -> Effects {
     if is_discovery {
         return effects;
     }
-    for opcode in READING_COMMANDS {
+    let offered = |opcode: &IoOpcode| !is_shared || !RESERVATION_COMMANDS.contains(opcode);
+    for opcode in READING_COMMANDS.into_iter().chain(RESERVATION_COMMANDS).filter(offered) {
         effects.io[usize::from(opcode.0)] = Effects::SUPPORTED.into();
     }
     for opcode in CHANGING_COMMANDS {
@@ -192,14 +225,14 @@ impl<'a> Window<'a> {
         if self.offset > size { Err(Status::INVALID_FIELD) } else { Ok(()) }
     }
 
-    fn page(&mut self, page: &(impl IntoBytes + Immutable)) -> Result<(), Status> {
+    fn page(&mut self, page: &(impl IntoBytes + Immutable + ?Sized)) -> Result<(), Status> {
         self.check(page.as_bytes().len() as u64)?;
         self.put(0, page);
         Ok(())
     }
 
     /// Copies what of `part`, which stands `at` bytes into the page, is in the window.
-    fn put(&mut self, at: u64, part: &(impl IntoBytes + Immutable)) {
+    fn put(&mut self, at: u64, part: &(impl IntoBytes + Immutable + ?Sized)) {
         let part = part.as_bytes();
         let skipped = usize::try_from(self.offset.saturating_sub(at)).unwrap_or(usize::MAX);
         let place = usize::try_from(at.saturating_sub(self.offset)).unwrap_or(usize::MAX);

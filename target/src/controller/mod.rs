@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use ironside_common::nvme::admin::{self, Abort};
 use ironside_common::nvme::fabrics::{PropertyGet, PropertySet};
+use ironside_common::nvme::log_page::AnaState;
 use ironside_common::nvme::property::Version;
 use ironside_common::nvme::{AdminOpcode, Command, FabricsType, Nqn, Status, Transfer};
 use ironside_common::time::Time;
@@ -89,6 +90,8 @@ pub struct Controller {
     errors: ErrorLog,
     /// Namespaces which changed since the host last read the list of them.
     changed: BTreeSet<u32>,
+    /// Changes of the access log since the controller was made.
+    access_changes: u64,
     reservations: ReservationLog,
     /// Whether a queue has joined, by its identifier; the admin queue always has.
     queues: Vec<bool>,
@@ -202,7 +205,22 @@ impl Controller {
                 self.events.push_back(Event::Fatal { why: "its host has to authenticate with another key" });
             }
             (None, Some(_)) => {}
-            (Some(old), Some(new)) => self.note_changed_namespaces(old, new),
+            (Some(old), Some(new)) => {
+                self.note_changed_namespaces(old, new);
+                self.note_changed_access(old, new);
+            }
+        }
+    }
+
+    /// Which groups there are, of which namespaces, and in which states: what the access log says.
+    fn note_changed_access(&mut self, old: &Subsystem, new: &Subsystem) {
+        let access = |of: &Subsystem| -> Vec<(u32, u32, AnaState)> {
+            let said = of.namespaces().iter().map(|one| (one.nsid, one.ana_group));
+            said.map(|(nsid, group)| (nsid, group, of.ana_state(group, self.admission.local))).collect()
+        };
+        if access(old) != access(new) {
+            self.access_changes += 1;
+            self.notices.raise(Notice::Access);
         }
     }
 
@@ -290,6 +308,11 @@ impl Controller {
     /// not find it. The discovery subsystem is in no catalog.
     fn subsystem(&self) -> Result<&Subsystem, Status> {
         self.catalog.subsystem(&self.subnqn).ok_or(Status::INVALID_NAMESPACE)
+    }
+
+    /// Whether another target serves its subsystem too.
+    fn is_shared(&self) -> bool {
+        self.subsystem().is_ok_and(Subsystem::is_shared)
     }
 
     fn is_discovery(&self) -> bool {

@@ -185,7 +185,7 @@ fn assert_controller_suits_linux(identified: &ControllerData) {
     assert_eq!((identified.ioccsz_16b.get(), identified.iorcsz_16b.get()), (260, 1));
     assert_eq!((identified.icdoff_16b.get(), identified.msdbd, identified.mdts), (0, 1, 8));
     assert_eq!((identified.maxcmd.get(), identified.sgls.get()), (128, 0x0010_0005));
-    assert_eq!((identified.cmic & 0b1010, identified.oncs.get()), (0b0010, 0xAD));
+    assert_eq!((identified.cmic & 0b1010, identified.oncs.get()), (0b1010, 0xAD));
     assert_eq!((identified.oacs.get(), identified.crdt), Default::default());
     assert_eq!(identified.fuses.get(), 1, "Compare and Write");
     assert!(identified.has_volatile_write_cache());
@@ -360,6 +360,22 @@ fn a_changed_namespace_is_told_once_and_listed() {
 }
 
 #[test]
+fn another_group_is_a_change_of_namespace_and_of_access() {
+    let mut host = Host::enabled(&catalog(&[1]));
+    let wanted = EventMask::NAMESPACE_ATTRIBUTES.0 | EventMask::ANA.0;
+    host.feature(FeatureId::ASYNC_EVENT_CONFIGURATION, wanted).unwrap();
+    assert_eq!([(); 2].map(|()| host.leave_event_request()), [Outcome::Hold; 2]);
+    let listen = vec![HERE[0].parse().unwrap()];
+    let regrouped = vec![Namespace { ana_group: 9, ..namespace(1, 1000) }];
+    let regrouped = Subsystem::new(nqn("sub"), "SERIAL", Hosts::Any, listen, regrouped).unwrap();
+    host.controller.catalog_changed(&Arc::new(Catalog::new(9, vec![regrouped]).unwrap()));
+    assert_eq!(host.told(), Some(AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED));
+    assert_eq!(host.told(), Some(AsyncEvent::ANA_CHANGED));
+    let log = host.log(GetLogPage::new(LogPageId::ANA, ALL_NAMESPACES, 56)).unwrap();
+    assert_eq!((log[0], log[8], log[16], log[48]), (1, 1, 9, 1));
+}
+
+#[test]
 fn a_controller_ends_with_its_subsystem_its_permission_or_its_listener() {
     let empty = Arc::new(Catalog::new(8, vec![]).unwrap());
     let closed = vec![subsystem("sub", Hosts::Listed(vec![nqn("friend")]), HERE, &[1])];
@@ -460,7 +476,7 @@ fn what_a_controller_does_not_do_it_refuses() {
     }
     let full = host.ask(&Command::new(AdminOpcode::ASYNC_EVENT_REQUEST.0, 9, 0));
     assert_eq!(full, Err(Status::ASYNC_EVENT_LIMIT_EXCEEDED));
-    for page in [LogPageId::ANA, LogPageId::DISCOVERY, LogPageId(0xC0)] {
+    for page in [LogPageId::DISCOVERY, LogPageId(0xC0)] {
         assert_eq!(host.log(GetLogPage::new(page, 0, 64)), Err(Status::INVALID_LOG_PAGE));
     }
     let odd = GetLogPage { offset: 2, ..GetLogPage::new(LogPageId::SMART, 0, 512) };

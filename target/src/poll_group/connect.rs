@@ -1,4 +1,5 @@
 //! From a connection to a queue of a controller: private data, Connect, and the admin commands after it.
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::authenticate::Authentication;
 use super::connection::{Connection, Joining, Membership};
 use super::{HostName, Join, Message, PollGroup, QueueName, Storage};
+use crate::catalog::{CNTLIDS, Subsystem};
 use crate::controller::{Admission, Controller, Outcome, Refusal};
 use crate::qpair::{AdminJob, AdminReply, Qpair, Role};
 use crate::reservation::HostId;
@@ -222,7 +224,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             return self.answer(now, token, refused(Status::INTERNAL));
         }
         let local = connection.local;
-        let Some(cntlid) = self.controllers.vacant() else {
+        let Some(cntlid) = self.controllers.vacant(self.cntlids_for(&data)) else {
             let busy = Refusal::from(Status::CONNECT_CONTROLLER_BUSY);
             return self.refuse(now, queue.qp, token, busy, &HostName::of(&data));
         };
@@ -244,6 +246,12 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             }
             Err(refusal) => self.refuse(now, queue.qp, token, refusal, &HostName::of(&data)),
         }
+    }
+
+    /// Identifiers which a controller of the subsystem named may have: another target may have given out the rest.
+    fn cntlids_for(&self, data: &ConnectData) -> RangeInclusive<u16> {
+        let subsystem = Nqn::from_field(&data.subnqn).ok().and_then(|nqn| self.catalog.subsystem(&nqn));
+        subsystem.map_or(CNTLIDS, Subsystem::cntlids)
     }
 
     #[expect(clippy::too_many_arguments, reason = "all of one Connect")]
@@ -268,6 +276,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let flow_control = (!connect.disable_sq_flow_control).then_some(connect.sqsize.saturating_add(1));
         connection.qpair.connected(role, qid, flow_control);
         self.restrict(qp);
+        self.set_access(now, qp);
         let result = ConnectResponse { cntlid, authentication_required }.to_result();
         let reply = AdminReply { status: Status::SUCCESS, result, length: 0 };
         self.answer(now, token, reply);

@@ -1,6 +1,6 @@
 //! The controllers of one reactor, and which queues each has, here and elsewhere.
-use std::collections::VecDeque;
-use std::ops::Range;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use ironside_common::nvme::fabrics::CNTLID_MAX;
@@ -59,13 +59,14 @@ impl Entry {
 pub(super) struct Controllers {
     reactor: usize,
     reactors: usize,
-    entries: Vec<Option<Entry>>,
-    next: usize,
+    entries: BTreeMap<u16, Entry>,
+    /// The one given out last.
+    last: u16,
 }
 
 impl Controllers {
     pub(super) fn new(reactor: usize, reactors: usize) -> Self {
-        Self { reactor, reactors, entries: Vec::new(), next: 0 }
+        Self { reactor, reactors, entries: BTreeMap::new(), last: 0 }
     }
 
     /// The reactor on which a controller of this identifier would live.
@@ -74,26 +75,23 @@ impl Controllers {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.entries.iter().flatten().count()
+        self.entries.len()
     }
 
-    /// An identifier nobody has, or nothing if all are taken.
-    pub(super) fn vacant(&mut self) -> Option<u16> {
-        let most = (usize::from(CNTLID_MAX) - 1 - self.reactor) / self.reactors + 1;
-        let index = (0..most).map(|step| (self.next + step) % most).find(|&index| self.is_vacant(index))?;
-        self.next = (index + 1) % most;
-        u16::try_from(index * self.reactors + self.reactor + 1).ok()
-    }
-
-    fn is_vacant(&self, index: usize) -> bool {
-        self.entries.get(index).is_none_or(Option::is_none)
+    /// An identifier of this range which nobody has, or nothing if all are taken.
+    pub(super) fn vacant(&mut self, range: RangeInclusive<u16>) -> Option<u16> {
+        let behind = Some(self.last.saturating_add(1)).filter(|cntlid| range.contains(cntlid));
+        let (first, end) = range.into_inner();
+        let behind = behind.unwrap_or(first);
+        let mut candidates = (behind..=end).chain(first..behind);
+        let is_vacant =
+            |&cntlid: &u16| self.home(cntlid) == Some(self.reactor) && !self.entries.contains_key(&cntlid);
+        let found = candidates.find(is_vacant)?;
+        self.last = found;
+        Some(found)
     }
 
     pub(super) fn insert(&mut self, cntlid: u16, machine: Controller, admin: QueueName) {
-        let index = self.index(cntlid).expect("a vacant identifier is one of ours");
-        if self.entries.len() <= index {
-            self.entries.resize_with(index + 1, || None);
-        }
         let entry = Entry {
             machine,
             admin,
@@ -103,29 +101,22 @@ impl Controllers {
             admin_failures: 0,
             left: Counts::default(),
         };
-        let old = self.entries[index].replace(entry);
+        let old = self.entries.insert(cntlid, entry);
         assert!(old.is_none(), "controller {cntlid} exists already");
     }
 
     pub(super) fn remove(&mut self, cntlid: u16) -> Option<Entry> {
-        let index = self.index(cntlid)?;
-        self.entries.get_mut(index)?.take()
+        self.entries.remove(&cntlid)
     }
 
     pub(super) fn get(&mut self, cntlid: u16) -> Option<&mut Entry> {
-        let index = self.index(cntlid)?;
-        self.entries.get_mut(index)?.as_mut()
+        self.entries.get_mut(&cntlid)
     }
 
-    /// Where controllers may be. A list of them would cost an allocation at each check.
-    pub(super) fn places(&self) -> Range<usize> {
-        0..self.entries.len()
-    }
-
-    /// The identifier of the controller at one of the places, if there is one.
-    pub(super) fn at(&self, place: usize) -> Option<u16> {
-        self.entries.get(place)?.as_ref()?;
-        u16::try_from(place * self.reactors + self.reactor + 1).ok()
+    /// The next one, in the order of identifiers. A list of them would cost an allocation at each check.
+    pub(super) fn after(&self, cntlid: Option<u16>) -> Option<u16> {
+        let first = cntlid.map_or(0, |cntlid| cntlid.saturating_add(1));
+        self.entries.range(first..).next().map(|(&cntlid, _)| cntlid)
     }
 
     pub(super) fn joined(&mut self, cntlid: u16, qid: u16, name: QueueName, counts: Arc<SharedCounts>) {
@@ -146,11 +137,6 @@ impl Controllers {
             entry.machine.queue_left(queue.qid);
         }
     }
-
-    fn index(&self, cntlid: u16) -> Option<usize> {
-        let home = self.home(cntlid)? == self.reactor;
-        home.then(|| usize::from(cntlid - 1) / self.reactors)
-    }
 }
 
 /// The last failure of a queue and how many there were since `told`. One is left for the next time while its status has
@@ -160,5 +146,21 @@ fn tell_failures(machine: &mut Controller, qid: u16, told: &mut u64, counts: &Co
     if news > 0 && counts.last_failure.status_field != 0 {
         machine.note_failures(qid, news, counts.last_failure);
         *told = counts.failures;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_are_of_the_range_and_of_this_reactor_and_rest_before_they_come_again() {
+        let mut controllers = Controllers::new(1, 2);
+        assert_eq!([(); 3].map(|()| controllers.vacant(101..=104)), [Some(102), Some(104), Some(102)]);
+        assert_eq!(controllers.vacant(1..=CNTLID_MAX), Some(104), "behind the last one");
+        assert_eq!(controllers.vacant(1..=1), None, "it would live elsewhere");
+        assert_eq!(controllers.vacant(CNTLID_MAX - 1..=CNTLID_MAX), Some(CNTLID_MAX - 1));
+        assert_eq!([(); 3].map(|()| controllers.vacant(1..=4)), [Some(2), Some(4), Some(2)]);
+        assert_eq!((controllers.home(0), controllers.home(CNTLID_MAX)), (None, Some(0)));
     }
 }

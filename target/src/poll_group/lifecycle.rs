@@ -107,10 +107,10 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     pub(super) fn check_deadlines(&mut self, now: Time) -> bool {
         self.next_check = now + CHECK_INTERVAL;
         self.peers.retain(|_, account| account.strong_count() > 0);
-        for place in self.controllers.places() {
-            if let Some(cntlid) = self.controllers.at(place) {
-                self.check_controller(now, cntlid);
-            }
+        let mut last = None;
+        while let Some(cntlid) = self.controllers.after(last) {
+            self.check_controller(now, cntlid);
+            last = Some(cntlid);
         }
         let mut busy = self.check_held(now);
         for index in 0..self.connections.len() {
@@ -194,7 +194,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
 
     /// A new version of the configuration, between two turns. Commands under way finish on what they began
     /// with; new ones find a namespace of the new version or none. Hosts hear of it by [`Self::announce`].
-    pub(super) fn on_catalog(&mut self, catalog: Arc<Catalog>) {
+    pub(super) fn on_catalog(&mut self, now: Time, catalog: Arc<Catalog>) {
         self.reservations.on_catalog(&catalog);
         self.catalog = catalog;
         self.set_views();
@@ -207,14 +207,16 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 connection.qpair.set_namespaces(view);
             }
             self.restrict(handle(index));
+            self.set_access(now, handle(index));
         }
     }
 
     /// Lets the controllers go over to the version in force, and tell their hosts. A host which hears of a
     /// namespace may use it at once, on any reactor: so this comes after all have the version.
     pub(super) fn announce(&mut self, now: Time) {
-        for place in self.controllers.places() {
-            let Some(cntlid) = self.controllers.at(place) else { continue };
+        let mut last = None;
+        while let Some(cntlid) = self.controllers.after(last) {
+            last = Some(cntlid);
             if let Some(entry) = self.controllers.get(cntlid) {
                 entry.machine.catalog_changed(&self.catalog);
             }
@@ -235,6 +237,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                     transfer_max: TRANSFER_MAX,
                 },
                 read_only: namespace.read_only,
+                shared: subsystem.is_shared(),
             });
             namespaces.collect()
         };

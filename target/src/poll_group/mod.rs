@@ -3,6 +3,7 @@
 //!
 //! A controller lives on the reactor of its admin queue, which its identifier names, so that any reactor
 //! finds the way to it without asking. Its I/O queues may be anywhere.
+mod access;
 mod authenticate;
 mod claims;
 mod connect;
@@ -142,6 +143,8 @@ pub struct PollGroup<V, B> {
     /// Questions of reactors about the writes of a host.
     quiescing: Vec<quiesce::Quiesce>,
     reservations: Reservations,
+    /// Commands which had begun when their way to a namespace ended: of which queue and namespace, up to which.
+    losing: Vec<(QueueName, u32, u64)>,
     outbox: VecDeque<(usize, Message)>,
     /// What authentications have to compute.
     jobs: VecDeque<(QueueName, Job)>,
@@ -188,6 +191,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             held: Vec::new(),
             quiescing: Vec::new(),
             reservations: Reservations::new(settings.reactor, settings.reactors, &catalog),
+            losing: Vec::new(),
             outbox: VecDeque::new(),
             jobs: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -307,7 +311,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             Message::Install(install) => self.on_install(install),
             Message::Installed { uuid, number } => self.on_installed(uuid, number),
             Message::Notify { uuid, notices } => self.on_notify(now, uuid, &notices),
-            Message::Catalog(catalog) => self.on_catalog(catalog),
+            Message::Catalog(catalog) => self.on_catalog(now, catalog),
             Message::Announce => self.announce(now),
             Message::Drain => self.drain(now),
             Message::Claim(claim) => self.on_claim(claim),

@@ -321,8 +321,9 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
 
     /// Hosts hear what happened to their rights, if they have a controller here.
     pub(super) fn on_notify(&mut self, now: Time, uuid: Uuid, notices: &[(HostId, Notification)]) {
-        for place in self.controllers.places() {
-            let Some(cntlid) = self.controllers.at(place) else { continue };
+        let mut last = None;
+        while let Some(cntlid) = self.controllers.after(last) {
+            last = Some(cntlid);
             if let Some(entry) = self.controllers.get(cntlid) {
                 for (host, notification) in notices {
                     entry.machine.note_reservation(host, uuid, *notification);

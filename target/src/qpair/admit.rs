@@ -82,8 +82,14 @@ impl Qpair {
                 let nsid = command.nsid.get();
                 let found = namespaces.binary_search_by_key(&nsid, |namespace| namespace.nsid);
                 let namespace = namespaces[found.map_err(|_| Status::INVALID_NAMESPACE)?];
+                if namespace.shared && command.fuse() != 0 {
+                    return Err(Status::INVALID_FIELD);
+                }
                 let alone = Command { flags: command.flags & !Command::FUSE, ..*command };
                 let request = io::Request::parse(&alone, &namespace.geometry)?;
+                if namespace.shared && matches!(request, io::Request::Reservation(_)) {
+                    return Err(Status::INVALID_OPCODE);
+                }
                 request.transfer(&namespace.geometry).check(pointer)?;
                 if namespace.read_only && request.changes_medium() {
                     return Err(Status::NAMESPACE_WRITE_PROTECTED);

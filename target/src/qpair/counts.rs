@@ -144,7 +144,14 @@ mod tests {
     fn io(request: Request) -> Work {
         let geometry = Geometry { block_shift: 12, blocks: 100, transfer_max: 1 << 20 };
         Work::Io(
-            Namespace { nsid: 3, uuid: uuid::Uuid::nil(), medium: 0, geometry, read_only: false },
+            Namespace {
+                nsid: 3,
+                uuid: uuid::Uuid::nil(),
+                medium: 0,
+                geometry,
+                read_only: false,
+                shared: false,
+            },
             request,
         )
     }

@@ -100,7 +100,8 @@ impl Qpair {
                 cx.services.reserve(job);
             }
             Next::Submit(medium, operation) => {
-                if let Some(status) = self.barred(slot, &execution.active) {
+                let no_way = || self.no_way(&execution.active).filter(|_| execution.step == 0);
+                if let Some(status) = no_way().or_else(|| self.barred(slot, &execution.active)) {
                     return self.finish(cx, slot, execution, status);
                 }
                 self.enter(slot, Phase::Executing(execution));

@@ -48,6 +48,8 @@ pub struct Namespace {
     pub medium: usize,
     pub geometry: Geometry,
     pub read_only: bool,
+    /// Another target serves it too, which knows nothing of what this one keeps in order.
+    pub shared: bool,
 }
 
 impl Namespace {
@@ -154,6 +156,8 @@ pub struct Qpair {
     counts: Counts,
     /// What reservations of namespaces keep its host from.
     restrictions: Vec<Restriction>,
+    /// Namespaces to which this is no way, and what their commands are refused with.
+    inaccessible: Vec<(u32, Status)>,
     /// No new command starts any more.
     stopped: bool,
 }
@@ -185,6 +189,7 @@ impl Qpair {
             fault: None,
             counts: Counts::default(),
             restrictions: Vec::new(),
+            inaccessible: Vec::new(),
             stopped: false,
         }
     }

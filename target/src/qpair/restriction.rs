@@ -1,9 +1,13 @@
-//! What reservations keep a queue's host from. Only namespaces of which there is something to say are listed, so that
-//! without reservations a command costs one look at an empty list.
+//! What reservations keep a queue's host from, and to which namespaces the queue is no way. Only namespaces of which
+//! there is something to say are listed, so that without either a command costs one look at two empty lists.
+//!
+//! To lose access is to refuse what has not begun, whole: a command which is at its medium, or between two operations
+//! there, is finished and answered as if nothing had happened. So none is executed in part.
 use ironside_common::nvme::{Status, io};
+use ironside_common::verbs::TargetVerbs;
 
-use super::Qpair;
 use super::phase::{Active, Execution, Phase, Work};
+use super::{Context, Qpair, Services};
 use crate::reservation::Rights;
 
 /// What of one namespace is kept from this queue's host.
@@ -48,6 +52,37 @@ impl Qpair {
         }
     }
 
+    /// From now on commands of these namespaces are refused with these statuses, and those of all others are not. What
+    /// waits for a buffer is told at once: none may ever come.
+    pub fn set_inaccessible<V: TargetVerbs, S: Services>(
+        &mut self,
+        cx: &mut Context<'_, V, S>,
+        inaccessible: Vec<(u32, Status)>,
+    ) {
+        self.inaccessible = inaccessible;
+        for index in 0..self.slots.len() {
+            let slot = u16::try_from(index).expect("slots are counted by a u16");
+            let Phase::AwaitBuffer(active) = &self.slots[index].phase else { continue };
+            let Some(status) = self.no_way(active).filter(|_| active.second.is_none()) else { continue };
+            self.await_buffer.retain(|&waiting| waiting != slot);
+            self.await_fetch.retain(|&waiting| waiting != slot);
+            let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
+            self.answer(cx, slot, active, (status, 0), None, None);
+        }
+        self.advance(cx);
+    }
+
+    /// Whether this queue is a way to a namespace.
+    pub fn is_way_to(&self, nsid: u32) -> bool {
+        self.inaccessible.iter().all(|(one, _)| *one != nsid)
+    }
+
+    /// Why a command whose medium has not been asked yet must not begin.
+    pub(super) fn no_way(&self, active: &Active) -> Option<Status> {
+        let Work::Io(namespace, _) = &active.work else { return None };
+        self.inaccessible.iter().find(|(nsid, _)| *nsid == namespace.nsid).map(|(_, status)| *status)
+    }
+
     /// Whether the medium of this namespace, or of any, is at one of the first so many commands.
     pub fn is_at_medium(&self, nsid: Option<u32>, received: u64) -> bool {
         self.slots.iter().filter(|slot| slot.number <= received).any(|slot| match &slot.phase {
@@ -63,6 +98,9 @@ impl Qpair {
 
     /// Why a request of this namespace must not begin.
     pub(super) fn conflict(&self, nsid: u32, request: &io::Request) -> Option<Status> {
+        if let Some((_, status)) = self.inaccessible.iter().find(|(one, _)| *one == nsid) {
+            return Some(*status);
+        }
         self.restrictions.iter().find(|one| one.nsid == nsid)?.status(request)
     }
 

@@ -200,8 +200,14 @@ impl World {
         let pool = Pool::new(&memory, &classes).unwrap();
         let mut qpair = Qpair::new(&target, qp, depth, pool.account(None));
         let geometry = Geometry { block_shift: SHIFT, blocks: BLOCKS, transfer_max: 4096 };
-        let namespace =
-            Namespace { nsid: 1, uuid: Uuid::from_u128(1), medium: 3, geometry, read_only: false };
+        let namespace = Namespace {
+            nsid: 1,
+            uuid: Uuid::from_u128(1),
+            medium: 3,
+            geometry,
+            read_only: false,
+            shared: false,
+        };
         qpair.connected(Role::Io(Rc::new([namespace])), 1, Some(depth + 1));
         let bytes = vec![0; (BLOCKS << SHIFT) as usize];
         let disk = Disk {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ironside_common::nvme::Nqn;
 use nix::poll::poll;
@@ -140,6 +141,13 @@ impl Daemon {
         }
         self.served = next;
         self.reactors.announce();
+        let patience = Duration::from_secs(self.served.config.drain_timeout_s.into());
+        if !self.reactors.settle(patience) {
+            tracing::warn!(
+                "a medium has not answered commands that had begun before their way to it ended, and they may still \
+                 happen: until it does, do not take for granted that nothing is written by this way"
+            );
+        }
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The reactors of a serving target, seen from the control thread: their threads, and what they are told.
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, channel};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -112,6 +112,19 @@ impl Reactors {
             // A reactor that is gone has no hosts.
             let _ = sender.send(Letter::Group(Message::Announce));
         }
+    }
+
+    /// Waits until nothing is at a medium any more that came by a way which the last switch ended. False if that
+    /// takes too long.
+    pub(super) fn settle(&self, patience: Duration) -> bool {
+        let (done, all_done) = channel::<()>();
+        for sender in &self.senders {
+            // At a reactor that is gone nothing is under way.
+            let _ = sender.send(Letter::Settle(done.clone()));
+        }
+        drop(done);
+        // Nobody sends anything: each lets go of its end.
+        all_done.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
     }
 
     /// Sends a letter to each, and waits until all have done what it says.

@@ -2,6 +2,7 @@
 //! the specification, and a check which drives our endpoint by bytes. docs/conformance.md says how to read and
 //! extend it.
 mod admin;
+mod ana;
 mod capsule;
 mod connection;
 mod discovery;
@@ -58,6 +59,7 @@ const AREAS: &[&[Requirement]] = &[
     admin::ROWS,
     io::ROWS,
     reservation::ROWS,
+    ana::ROWS,
     mpa::ROWS,
     rdmap::ROWS,
     host::ROWS,

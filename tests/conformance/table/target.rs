@@ -3,23 +3,25 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ironside_common::memory::{Memory, Pool, SizeClass};
+use ironside_common::nvme::log_page::AnaState;
 use ironside_common::provider::soft::{Settings, Soft};
 use ironside_common::time::Time;
 use ironside_common::verbs::{Sge, Token};
 use ironside_target::backend::{BlockError, Done, Faulty, Medium, OpenMedium, Operation, Outcome};
-use ironside_target::catalog::{Catalog, Hosts, Namespace, Subsystem};
+use ironside_target::catalog::{Access, Catalog, Hosts, Namespace, Subsystem};
 use ironside_target::poll_group::{self, Message, PollGroup, Storage};
 use uuid::Uuid;
 
 use crate::pipe::{Dialled, Peer, Pipe, ToTest, pipe};
 
 /// The subsystem which every host may have. Namespace 1 has 4096 blocks of 512 bytes, namespace 2 has 512 of
-/// 4096 bytes, namespace 3 is like the first but takes no writes.
+/// 4096 bytes, namespace 3 is like the first but takes no writes, and is of ANA group 2.
 pub(crate) const OPEN: &str = "nqn.2014-08.org.example:open";
 /// The subsystem for [`FRIEND`] alone.
 pub(crate) const PRIVATE: &str = "nqn.2014-08.org.example:private";
@@ -136,6 +138,30 @@ impl Target {
         self.take_over(Catalog::new(2, open).expect("it is a catalog"));
     }
 
+    /// From now on groups of [`OPEN`] are in these states; those not named are optimized.
+    pub(crate) fn set_access(&self, version: u64, states: &[(u32, u8)]) {
+        let access = |&(group, state): &(u32, u8)| Access { group, listen: None, state: AnaState(state) };
+        let access: Vec<Access> = states.iter().map(access).collect();
+        self.change_open(version, |open| open.with_access(access));
+    }
+
+    /// From now on another target serves [`OPEN`] too, and has the other controller identifiers.
+    pub(crate) fn share(&self, version: u64, cntlids: RangeInclusive<u16>) {
+        self.change_open(version, |open| open.shared(cntlids));
+    }
+
+    fn change_open(&self, version: u64, change: impl FnOnce(Subsystem) -> Subsystem) {
+        let mut subsystems = subsystems(&[1, 2, 3]);
+        let open = change(subsystems.swap_remove(0));
+        subsystems.push(open);
+        self.take_over(Catalog::new(version, subsystems).expect("it is a catalog"));
+    }
+
+    /// Whether nothing is at a medium any more whose way there has ended.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.0.borrow_mut().group.is_settled()
+    }
+
     fn take_over(&self, catalog: Catalog) {
         let Inner { group, now, .. } = &mut *self.0.borrow_mut();
         group.on_message(*now, Message::Catalog(Arc::new(catalog)));
@@ -180,7 +206,8 @@ fn namespace(nsid: u32) -> Namespace {
     let block_size = if nsid == 2 { 4096 } else { 512 };
     let medium = OpenMedium::faulty(BLOCKS * 512, block_size).expect("whole blocks");
     let medium = if nsid == 3 { medium.protected() } else { medium };
-    Namespace::whole(nsid, uuid_of(nsid), medium)
+    let ana_group = if nsid == 3 { 2 } else { 1 };
+    Namespace { ana_group, ..Namespace::whole(nsid, uuid_of(nsid), medium) }
 }
 
 /// A drive in memory for each namespace.

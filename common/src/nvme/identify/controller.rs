@@ -20,6 +20,14 @@ impl Cmic {
     pub const ANA: u8 = 1 << 3;
 }
 
+/// ANACAP: what of asymmetric namespace access is reported.
+pub struct Anacap;
+
+impl Anacap {
+    /// Each of the five states may be met.
+    pub const ALL_STATES: u8 = 0b1_1111;
+}
+
 /// LPA: what Get Log Page can do.
 pub struct Lpa;
 

@@ -5,7 +5,7 @@ mod controller;
 mod list;
 mod namespace;
 
-pub use controller::{Cmic, Controller, ControllerType, Lpa, Oncs, Sgls};
+pub use controller::{Anacap, Cmic, Controller, ControllerType, Lpa, Oncs, Sgls};
 pub use list::{
     ActiveNamespaces, Descriptor, DescriptorWriter, active_namespaces, command_sets, descriptors,
     write_active_namespaces,

@@ -41,6 +41,8 @@ pub(in crate::backend) struct OpenFile {
     /// Whether completions can be looked for instead of announced.
     pub(in crate::backend) polling: Polling,
     is_locked: bool,
+    /// Whether others may hold the lock with it, which share it too.
+    shares_lock: bool,
 }
 
 /// What direct I/O demands of a transfer.
@@ -65,13 +67,19 @@ impl OpenFile {
             true => Identity::BlockDevice { number: metadata.rdev() },
             false => Identity::File { device: metadata.dev(), inode: metadata.ino() },
         };
-        let exclusive = is_device && !options.read_only && !options.shared;
         let mut flags = if options.read_only { OFlag::O_RDONLY } else { OFlag::O_RDWR } | OFlag::O_CLOEXEC;
-        flags.set(OFlag::O_EXCL, exclusive);
-        let file = open_with(path, flags)?;
-        let is_locked = !is_device && !options.shared;
+        flags.set(OFlag::O_EXCL, is_device && !options.read_only);
+        let mut file = open_with(path, flags)?;
+        if is_device && options.shared {
+            // Nobody else claims it, such as a mount; and now the other target may open it as well.
+            drop(file);
+            flags.remove(OFlag::O_EXCL);
+            file = open_with(path, flags)?;
+        }
+        let is_locked = !is_device;
+        let shares_lock = options.read_only || options.shared;
         if is_locked {
-            lock(path, &file, options.read_only)?;
+            lock(path, &file, shares_lock)?;
         }
         let failed = |source| OpenError::Open { path: path.into(), source };
         let sector_size = if is_device { sector_size(&file).map_err(failed)? } else { 1 };
@@ -96,6 +104,7 @@ impl OpenFile {
             is_writable: !options.read_only,
             polling: Polling::new(is_device && alignment.is_some() && can_be_polled(metadata.rdev())),
             is_locked,
+            shares_lock,
         };
         Ok((file, block_size))
     }
@@ -111,9 +120,9 @@ impl OpenFile {
     }
 
     pub(in crate::backend) fn lock_again(&self) {
-        let is_writable = self.is_writable;
+        let shares_lock = self.shares_lock;
         self.with_lock(|file| {
-            let locked = if is_writable { file.try_lock() } else { file.try_lock_shared() };
+            let locked = if shares_lock { file.try_lock_shared() } else { file.try_lock() };
             locked.map_err(io::Error::from)
         });
     }
@@ -146,11 +155,11 @@ fn open_with(path: &Path, flags: OFlag) -> Result<File, OpenError> {
     })
 }
 
-/// Two targets which write one file would ruin it. A lock lasts as long as the descriptor, so that a target
+/// Two targets which write one file would ruin it, unless both know that they share it. A lock lasts as long as the descriptor, so that a target
 /// which was killed leaves none. A file system without locks has none to ask.
-fn lock(path: &Path, file: &File, read_only: bool) -> Result<(), OpenError> {
+fn lock(path: &Path, file: &File, shares: bool) -> Result<(), OpenError> {
     for _ in 0..LOCK_ATTEMPTS {
-        match if read_only { file.try_lock_shared() } else { file.try_lock() } {
+        match if shares { file.try_lock_shared() } else { file.try_lock() } {
             Err(TryLockError::WouldBlock) => pause(),
             Err(TryLockError::Error(error)) => {
                 tracing::debug!(path = %path.display(), %error, "not locked");

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 
-use super::{Backing, Config, Hosts, SUBSYSTEMS_MAX};
+use super::{Backing, CNTLIDS_MIN, Config, Hosts, SUBSYSTEMS_MAX};
 use crate::catalog::NSID_MAX;
 
 /// Where in a configuration something does not fit.
@@ -47,6 +47,26 @@ pub enum Conflict {
     SameHost(String),
     #[error("a host that has to authenticate needs a `key-file`: `ironside gen-dhchap-key` makes one")]
     NoKeyFile,
+    #[error("a group needs its `state`: optimized, non-optimized, inaccessible, persistent-loss or change")]
+    NoState,
+    #[error("no namespace of the subsystem is of ANA group {0}: give it one by `ana-group`")]
+    EmptyGroup(u32),
+    #[error("the subsystem has no listener {0}: name it as `listen` of the subsystem does")]
+    NoListener(SocketAddr),
+    #[error("ANA group {0} has two states{at}", at = .1.map(|at| format!(" at {at}")).unwrap_or_default())]
+    TwoStates(u32, Option<SocketAddr>),
+    #[error("`cntlid-min` to `cntlid-max` are {CNTLIDS_MIN} numbers at least")]
+    FewControllers,
+    #[error(
+        "a subsystem with `cntlid-min` or `cntlid-max` is another target's too, and has to be the same there: give          its `nqn` and `serial`"
+    )]
+    SharedNames,
+    #[error("another target serves the subsystem too: give the `uuid` which the namespace has there")]
+    SharedUuid,
+    #[error(
+        "another target serves the subsystem too, and cannot see this memory: give a `path` both can open"
+    )]
+    SharedMemory,
 }
 
 impl Config {
@@ -65,6 +85,8 @@ impl Config {
         self.check_names()?;
         self.check_listeners()?;
         self.check_keys()?;
+        self.check_access()?;
+        self.check_shared()?;
         self.check_namespaces()
     }
 
@@ -104,6 +126,51 @@ impl Config {
             if let Some(twice) = subsystem.keys.iter().find(|key| !hosts.insert(key.nqn)) {
                 let name = twice.nqn.map_or_else(|| "this machine's host".into(), |nqn| nqn.to_string());
                 return refused(Conflict::SameHost(name));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_access(&self) -> Result<(), (Place, Conflict)> {
+        for (index, subsystem) in self.subsystems.iter().enumerate() {
+            let refused = |conflict| Err((Place::Subsystem(index), conflict));
+            let listeners = self.listeners_of(subsystem);
+            let mut said = BTreeSet::new();
+            for one in &subsystem.access {
+                if subsystem.namespaces.iter().all(|namespace| namespace.ana_group != one.group) {
+                    return refused(Conflict::EmptyGroup(one.group));
+                }
+                if let Some(listen) =
+                    one.listen.filter(|at| listeners.iter().all(|(address, _)| address != at))
+                {
+                    return refused(Conflict::NoListener(listen));
+                }
+                if !said.insert((one.group, one.listen)) {
+                    return refused(Conflict::TwoStates(one.group, one.listen));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What two targets serve has to be the same to hosts, whichever they ask.
+    fn check_shared(&self) -> Result<(), (Place, Conflict)> {
+        for (index, subsystem) in self.subsystems.iter().enumerate() {
+            let Some(cntlids) = &subsystem.cntlids else { continue };
+            if cntlids.clone().count() < CNTLIDS_MIN.into() {
+                return Err((Place::Subsystem(index), Conflict::FewControllers));
+            }
+            if subsystem.nqn.is_none() || subsystem.serial.is_none() {
+                return Err((Place::Subsystem(index), Conflict::SharedNames));
+            }
+            for (namespace, one) in subsystem.namespaces.iter().enumerate() {
+                let refused = |conflict| Err((Place::Namespace { subsystem: index, namespace }, conflict));
+                if matches!(one.backing, Backing::Ram { .. }) {
+                    return refused(Conflict::SharedMemory);
+                }
+                if one.uuid.is_none() {
+                    return refused(Conflict::SharedUuid);
+                }
             }
         }
         Ok(())

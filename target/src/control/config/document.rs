@@ -1,6 +1,6 @@
 //! A configuration file, read key by key, so that whatever is wrong is told with its line.
 use std::net::{Ipv4Addr, SocketAddr};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -9,13 +9,13 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::nearest;
-use super::value::uuid;
+use super::value::{address, ana_state, uuid};
 use super::{
     Backing, BlockSize, Config, ConfigError, Crc, DEFAULT_PORT, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX,
     HostKey, Hosts, IoPoll, Listen, Namespace, Place, Problem, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX,
     REACTORS_MAX, Size, Subsystem, ValueError,
 };
-use crate::catalog::NSID_MAX;
+use crate::catalog::{ANA_GROUP_MAX, Access, CNTLIDS, NSID_MAX};
 
 const TOP: [&str; 9] = [
     "listen",
@@ -28,10 +28,21 @@ const TOP: [&str; 9] = [
     "state-dir",
     "subsystem",
 ];
-const SUBSYSTEM: [&str; 7] =
-    ["nqn", "serial", "allow-hosts", "allow-any-host", "host", "listen", "namespace"];
+const SUBSYSTEM: [&str; 10] = [
+    "nqn",
+    "serial",
+    "allow-hosts",
+    "allow-any-host",
+    "host",
+    "listen",
+    "cntlid-min",
+    "cntlid-max",
+    "ana",
+    "namespace",
+];
+const ANA: [&str; 3] = ["group", "listen", "state"];
 const HOST: [&str; 6] = ["nqn", "key-file", "controller-key-file", "hashes", "groups", "on-key-change"];
-const NAMESPACE: [&str; 8] = ["nsid", "path", "size", "ram", "null", "lba", "read-only", "uuid"];
+const NAMESPACE: [&str; 9] = ["nsid", "path", "size", "ram", "null", "lba", "read-only", "ana-group", "uuid"];
 
 pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
     let root = DeTable::parse(text).map_err(|error| {
@@ -86,6 +97,8 @@ fn subsystem(table: &Table<'_>, spans: &mut Vec<Spans>) -> Result<Subsystem, Con
         hosts: hosts(table)?,
         keys: table.tables("host", &HOST, host_key)?,
         listen: table.listen()?,
+        cntlids: cntlids(table)?,
+        access: table.tables("ana", &ANA, access)?,
         namespaces: table.tables("namespace", &NAMESPACE, |one| {
             namespaces.push(one.span.clone());
             namespace(one, &mut next)
@@ -93,6 +106,28 @@ fn subsystem(table: &Table<'_>, spans: &mut Vec<Spans>) -> Result<Subsystem, Con
     };
     spans.push(Spans { subsystem: table.span.clone(), namespaces });
     Ok(subsystem)
+}
+
+/// A part of all identifiers, if one of its ends is named.
+fn cntlids(table: &Table<'_>) -> Result<Option<RangeInclusive<u16>>, ConfigError> {
+    let end = |key| table.number(key, *CNTLIDS.start(), *CNTLIDS.end());
+    Ok(match (end("cntlid-min")?, end("cntlid-max")?) {
+        (None, None) => None,
+        (min, max) => Some(min.unwrap_or(*CNTLIDS.start())..=max.unwrap_or(*CNTLIDS.end())),
+    })
+}
+
+fn access(table: &Table<'_>) -> Result<Access, ConfigError> {
+    let group = table.number("group", 1, ANA_GROUP_MAX)?.unwrap_or(1);
+    let listen = match table.string("listen")? {
+        Some((text, span)) => Some(address(text).map_err(|error| table.bad("listen", span, error))?),
+        None => None,
+    };
+    let Some((text, span)) = table.string("state")? else {
+        return Err(table.file.error(table.span.clone(), super::Conflict::NoState.into()));
+    };
+    let state = ana_state(text).map_err(|error| table.bad("state", span, error))?;
+    Ok(Access { group, listen, state })
 }
 
 fn hosts(table: &Table<'_>) -> Result<Hosts, ConfigError> {
@@ -145,6 +180,7 @@ fn namespace(table: &Table<'_>, next: &mut u32) -> Result<Namespace, ConfigError
         backing: backing(table)?,
         block_size: table.number("lba", 0, u32::MAX)?.map(|lba| block_size(table, lba)).transpose()?,
         read_only: table.boolean("read-only")?,
+        ana_group: table.number("ana-group", 1, ANA_GROUP_MAX)?.unwrap_or(1),
         uuid: match table.string("uuid")? {
             Some((text, span)) => Some(uuid(text).map_err(|error| table.bad("uuid", span, error))?),
             None => None,
@@ -325,7 +361,8 @@ impl<'a> Table<'a> {
         mut read: impl FnMut(&Self) -> Result<T, ConfigError>,
     ) -> Result<Vec<T>, ConfigError> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
-        let expected = "tables: write [[subsystem]], [[subsystem.host]] or [[subsystem.namespace]]";
+        let expected =
+            "tables: write [[subsystem]], [[subsystem.host]], [[subsystem.ana]] or [[subsystem.namespace]]";
         let array = value.get_ref().as_array().ok_or_else(|| self.wrong(key, value, expected))?;
         let one = |entry: &'a Spanned<DeValue<'a>>| {
             let table = entry.get_ref().as_table().ok_or_else(|| self.wrong(key, entry, expected))?;

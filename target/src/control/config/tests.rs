@@ -1,6 +1,8 @@
 //! A file and flags give the same value; whatever is wrong is told with its place.
 use clap::Parser;
 
+use ironside_common::nvme::log_page::AnaState;
+
 use super::*;
 use crate::control::cli::{Cli, Command};
 
@@ -180,4 +182,61 @@ fn what_is_no_file_of_a_sensible_size_is_not_read() {
 fn an_empty_path_is_told_with_its_line() {
     let error = refused("[[subsystem]]\n[[subsystem.namespace]]\npath = \"\"\n");
     assert!(error.contains("the path is empty") && error.contains("target.toml:3:8"), "{error}");
+}
+
+#[test]
+fn a_subsystem_of_two_targets_is_the_same_on_both() {
+    let text = |keys: &str, namespace: &str| {
+        format!(
+            "[[subsystem]]\nnqn = \"nqn.2014-08.org.example:a\"\n{keys}\nnamespace = [{{ {namespace} }}]\n"
+        )
+    };
+    let (shared, uuid) =
+        ("serial = \"S\"\ncntlid-min = 1000", "uuid = \"6f9619ff-8b86-d011-b42d-00cf4fc964ff\"");
+    let good = text(shared, &format!("path = \"disk.img\", {uuid}"));
+    assert_eq!(from_text(&good).unwrap().subsystems[0].cntlids, Some(1000..=0xFFEF));
+    let few = good.replace("1000", "1000\ncntlid-max = 1254");
+    assert!(refused(&few).contains("256 numbers at least"));
+    assert!(from_text(&few.replace("1254", "1255")).is_ok());
+    assert!(refused(&few.replace("1254", "999")).contains("256 numbers at least"));
+    assert!(refused(&good.replace("serial = \"S\"", "")).contains("`nqn` and `serial`"));
+    assert!(refused(&text(shared, "path = \"disk.img\"")).contains("give the `uuid`"));
+    assert!(refused(&text(shared, &format!("ram = 8192, {uuid}"))).contains("cannot see this memory"));
+    assert!(refused(&good.replace("1000", "70000")).contains("must be between 1 and 65519"));
+}
+
+#[test]
+fn groups_have_states_at_listeners_there_are() {
+    let text = |ana: &str| {
+        format!(
+            "listen = [\"127.0.0.1\", \"127.0.0.1:4421\"]\n[[subsystem]]\n\
+             namespace = [{{ null = 8192 }}, {{ null = 8192, ana-group = 7 }}]\nana = [{ana}]\n"
+        )
+    };
+    let of = |group, listen: Option<&str>, state| Access {
+        group,
+        listen: listen.map(|listen| listen.parse().unwrap()),
+        state,
+    };
+    let good = text(
+        "{ state = \"non-optimized\" }, { group = 7, listen = \"127.0.0.1:4421\", state = \"persistent-loss\" }",
+    );
+    let config = from_text(&good).unwrap();
+    let subsystem = &config.subsystems[0];
+    assert_eq!(subsystem.namespaces.iter().map(|one| one.ana_group).collect::<Vec<_>>(), [1, 7]);
+    let expected =
+        [of(1, None, AnaState::NON_OPTIMIZED), of(7, Some("127.0.0.1:4421"), AnaState::PERSISTENT_LOSS)];
+    assert_eq!(subsystem.access, expected);
+    for (ana, why) in [
+        ("{ group = 7 }", "needs its `state`"),
+        ("{ state = \"gone\" }", "none of optimized"),
+        ("{ group = 2, state = \"change\" }", "no namespace of the subsystem is of ANA group 2"),
+        ("{ listen = \"127.0.0.1:4422\", state = \"change\" }", "no listener 127.0.0.1:4422"),
+        ("{ group = 129, state = \"change\" }", "between 1 and 128"),
+        ("{ state = \"change\" }, { state = \"optimized\" }", "ANA group 1 has two states"),
+        ("{ state = \"change\", nsid = 1 }", "unknown key `nsid`"),
+    ] {
+        let refused = refused(&text(ana));
+        assert!(refused.contains(why), "{refused}");
+    }
 }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use arrayvec::ArrayString;
 use ironside_common::auth::{GroupError, HashError};
 use ironside_common::nvme::NqnError;
+use ironside_common::nvme::log_page::AnaState;
 use ironside_common::size::{self, SizeError};
 
 use super::{Backing, DEFAULT_PORT, Namespace};
@@ -43,6 +44,8 @@ pub enum ValueError {
     EmptyList,
     #[error("`{0}` is none of keep and disconnect")]
     OnKeyChange(String),
+    #[error("`{0}` is none of optimized, non-optimized, inaccessible, persistent-loss and change")]
+    AnaState(String),
     #[error("must be between {min} and {max}, not {found}")]
     Range { min: u64, max: u64, found: i64 },
     #[error("the path is empty: name a regular file or a block device")]
@@ -222,11 +225,22 @@ impl FromStr for Serial {
 ///
 /// # Errors
 /// If it is none.
-fn address(text: &str) -> Result<SocketAddr, ValueError> {
+pub(super) fn address(text: &str) -> Result<SocketAddr, ValueError> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     text.parse()
         .or_else(|_| bare.parse().map(|ip: IpAddr| SocketAddr::new(ip, DEFAULT_PORT)))
         .map_err(|_| ValueError::Address(text.into()))
+}
+
+pub(super) fn ana_state(text: &str) -> Result<AnaState, ValueError> {
+    match text {
+        "optimized" => Ok(AnaState::OPTIMIZED),
+        "non-optimized" => Ok(AnaState::NON_OPTIMIZED),
+        "inaccessible" => Ok(AnaState::INACCESSIBLE),
+        "persistent-loss" => Ok(AnaState::PERSISTENT_LOSS),
+        "change" => Ok(AnaState::CHANGE),
+        _ => Err(ValueError::AnaState(text.into())),
+    }
 }
 
 pub(super) fn uuid(text: &str) -> Result<uuid::Uuid, ValueError> {
@@ -240,7 +254,8 @@ impl FromStr for Namespace {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let mut parts = text.split(',');
         let backing = backing(parts.next().unwrap_or_default())?;
-        let mut namespace = Self { nsid: 0, backing, block_size: None, read_only: false, uuid: None };
+        let mut namespace =
+            Self { nsid: 0, backing, block_size: None, read_only: false, ana_group: 1, uuid: None };
         for option in parts {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             match (name, &mut namespace.backing) {

@@ -1,0 +1,41 @@
+//! Ways to namespaces which end and come back while hosts use them: asymmetric namespace access on the queues of a reactor.
+//!
+//! Once a reactor has a catalog by which a group is not accessible at a listener, no command of that group which came by
+//! it begins any more. What had begun is finished, and [`PollGroup::is_settled`] says when that is so: from then on
+//! nothing that came by this way is at a medium.
+use ironside_common::nvme::{Nqn, Status};
+use ironside_common::time::Time;
+use ironside_common::verbs::{Connections, QpHandle, TargetVerbs};
+
+use super::{PollGroup, Storage};
+
+impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
+    /// Tells a queue which namespaces it is no way to, whenever it or the catalog is new.
+    pub(super) fn set_access(&mut self, now: Time, qp: QpHandle) {
+        let Some(connection) = self.connection(qp) else { return };
+        let (local, generation) = (connection.local, connection.generation);
+        let Some(subnqn) = connection.subnqn.and_then(|field| Nqn::from_field(&field).ok()) else { return };
+        let Some(subsystem) = self.catalog.subsystem(&subnqn) else { return };
+        let refused = subsystem.namespaces().iter().filter_map(|namespace| {
+            Some((namespace.nsid, subsystem.ana_state(namespace.ana_group, local).refusal()?))
+        });
+        let inaccessible: Vec<(u32, Status)> = refused.collect();
+        let queue = self.name(qp, generation);
+        let Some(connection) = self.connection(qp) else { return };
+        let received = connection.qpair.received();
+        let is_lost = |nsid: &u32| connection.qpair.is_way_to(*nsid);
+        let lost: Vec<u32> = inaccessible.iter().map(|(nsid, _)| *nsid).filter(is_lost).collect();
+        self.losing.extend(lost.into_iter().map(|nsid| (queue, nsid, received)));
+        self.with_qpair(now, qp, |qpair, cx| qpair.set_inaccessible(cx, inaccessible));
+    }
+
+    /// Whether every command has ended that had begun when its way to a namespace ended.
+    pub fn is_settled(&mut self) -> bool {
+        let mut losing = std::mem::take(&mut self.losing);
+        losing.retain(|&(queue, nsid, received)| {
+            self.named(queue).is_some_and(|connection| connection.qpair.is_at_medium(Some(nsid), received))
+        });
+        self.losing = losing;
+        self.losing.is_empty()
+    }
+}
