@@ -25,11 +25,29 @@ struct Drive {
     medium: Faulty,
     /// In the order of the medium's pending operations.
     owners: Vec<u32>,
+    /// No way leads here.
+    closed: bool,
 }
 
 impl Disks {
     pub(super) fn add(&mut self, uuid: Uuid, size: u64, block_size: u32) {
-        self.drives.push(Drive { uuid, medium: Faulty::new(size, block_size), owners: Vec::new() });
+        self.drives.push(Drive {
+            uuid,
+            medium: Faulty::new(size, block_size),
+            owners: Vec::new(),
+            closed: false,
+        });
+    }
+
+    /// From now on no operation may come to a drive, or may again.
+    ///
+    /// # Panics
+    /// If one is pending on a drive to which no way leads.
+    pub(super) fn set_closed(&mut self, uuid: Uuid, closed: bool) {
+        for drive in self.drives.iter_mut().filter(|drive| drive.uuid == uuid) {
+            assert!(!closed || drive.owners.is_empty(), "settled, with an operation under way");
+            drive.closed = closed;
+        }
     }
 
     #[must_use]
@@ -147,6 +165,7 @@ impl Medium for Share {
         assert!(!self.detached.contains(&namespace), "an operation on a drive which was let go of");
         let mut disks = self.disks.borrow_mut();
         let drive = &mut disks.drives[namespace];
+        assert!(!drive.closed, "an operation on a drive to which no way leads");
         drive.medium.submit(&self.memory, token, operation);
         drive.owners.push(self.number);
     }

@@ -6,18 +6,20 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ironside_common::memory::{Lease, Memory, Pool, SizeClass};
-use ironside_common::nvme::Nqn;
+use ironside_common::nvme::{Nqn, Status, StatusType};
 use ironside_common::provider::sim::Choices;
 use ironside_common::time::Time;
 use ironside_common::verbs::{Registration, Verbs};
 use ironside_initiator::host::{Host, HostEvent, HostOptions};
-use ironside_initiator::volume::{Completed, Operation, Request};
+use ironside_initiator::volume::{Completed, IoError, Operation, Request};
 use uuid::Uuid;
 
 use super::BLOCK_SIZE;
 use super::fabric::{Fabric, Pump};
 use super::shadow::{Flush, Shadow, Write};
 
+/// Bytes one command moves at most.
+const MAX_TRANSFER: u32 = 8192;
 /// Blocks of the largest request, more than one command moves.
 const BLOCKS_MAX: u32 = 40;
 
@@ -74,7 +76,7 @@ impl<F: Fabric> HostSide<F> {
             keep_alive_tmo: Duration::from_secs(choices.below(3).into()),
             reconnect_delay: Duration::from_secs(1),
             ctrl_loss_tmo: None,
-            max_transfer: 8192,
+            max_transfer: MAX_TRANSFER,
             requests: 32,
             ..HostOptions::new(target, nqn, host_nqn, id)
         };
@@ -162,6 +164,12 @@ impl<F: Fabric> HostSide<F> {
             self.outstanding.remove(&completed.tag).expect("a request ends once");
         let shadow = &mut shadows[disk];
         let succeeded = completed.result.is_ok();
+        // Of several parts some may have been written, and of several attempts the first.
+        let in_one = |write: &Write| write.blocks.len() as u32 * BLOCK_SIZE <= MAX_TRANSFER;
+        let is_path = |status: Status| status.status_type() == StatusType::Path;
+        let refused_whole = matches!(completed.result, Err(IoError::Refused(status)) if is_path(status))
+            && self.host.counters().reconnects == 0
+            && matches!(&what, What::Write { write, .. } if in_one(write));
         self.succeeded += u64::from(succeeded);
         self.failed += u64::from(!succeeded);
         match what {
@@ -169,6 +177,7 @@ impl<F: Fabric> HostSide<F> {
                 let contents = lease.filter(|_| succeeded).map(|lease| self.contents(&lease));
                 shadow.end_read(blocks, contents.as_deref());
             }
+            What::Write { write, .. } if refused_whole => shadow.withdraw_write(&write),
             What::Write { write, durable, hint } => shadow.end_write(&write, succeeded && !hint, durable),
             What::Flush(flush) if succeeded => shadow.end_flush(&flush),
             What::Flush(_) => {}

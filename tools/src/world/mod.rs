@@ -8,7 +8,9 @@
 //! 4. a message never finds no receive posted;
 //! 5. nobody touches memory outside of what was lent;
 //! 6. once faults stop, everything ends within a bounded number of steps;
-//! 7. a drive which is not served any more is let go of, and nothing comes to it afterwards.
+//! 7. a drive which is not served any more is let go of, and nothing comes to it afterwards;
+//! 8. once every way to a namespace has ended and what had begun too, nothing comes to its drive, and a command
+//!    refused for want of a way has changed nothing.
 //!
 //! (4), (5) and the slots and credits of (3) are asserted by the fabric and the queue pairs themselves.
 mod disk;
@@ -27,10 +29,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ironside_common::nvme::Nqn;
+use ironside_common::nvme::log_page::AnaState;
 use ironside_common::provider::sim::{Choices, Network, Prng};
 use ironside_common::time::Time;
 use ironside_target::backend::OpenMedium;
-use ironside_target::catalog::{Catalog, Hosts, Namespace, Subsystem};
+use ironside_target::catalog::{Access, Catalog, Hosts, Namespace, Subsystem};
 use ironside_target::poll_group::Message;
 use uuid::Uuid;
 
@@ -93,6 +96,8 @@ struct Faults {
     medium: u32,
     /// The last namespace goes or comes back, and all grow or shrink.
     namespaces: u32,
+    /// The ways to a namespace end or come back.
+    access: u32,
 }
 
 impl Faults {
@@ -103,7 +108,8 @@ impl Faults {
         let power = choices.below(101);
         let medium = if choices.chance(30) { 1 + choices.below(20) } else { 0 };
         let namespaces = if choices.chance(20) { 1 + choices.below(3) } else { 0 };
-        Self { breaks, kills, power, medium, namespaces }
+        let access = if choices.chance(20) { 1 + choices.below(4) } else { 0 };
+        Self { breaks, kills, power, medium, namespaces, access }
     }
 }
 
@@ -150,23 +156,38 @@ fn nqn() -> Nqn {
     "nqn.2014-08.org.example:world".parse().expect("an NQN by its form")
 }
 
-/// One subsystem with namespaces 1 to `count` of so many blocks. What they are made of is the world's own affair.
-fn catalog(version: u64, address: SocketAddr, count: u32, blocks: u64) -> Arc<Catalog> {
-    let namespaces = (1..=count).map(|nsid| {
-        let medium =
-            OpenMedium::faulty(blocks * u64::from(BLOCK_SIZE), BLOCK_SIZE).expect("a size that fits");
-        Namespace::whole(nsid, uuid(nsid), medium)
-    });
-    let subsystem = Subsystem::new(nqn(), "WORLD", Hosts::Any, vec![address], namespaces.collect());
-    let subsystem = subsystem.expect("a subsystem by its form");
-    Arc::new(Catalog::new(version, vec![subsystem]).expect("one subsystem"))
+/// What is served: the first namespaces, of so many blocks, each in a group of its own.
+#[derive(Clone, Debug)]
+struct Served {
+    version: u64,
+    present: u32,
+    blocks: u64,
+    /// The state of each group.
+    access: Vec<AnaState>,
+}
+
+impl Served {
+    /// The catalog of it. What namespaces are made of is the world's own affair.
+    fn catalog(&self, address: SocketAddr) -> Arc<Catalog> {
+        let namespaces = (1..=self.present).map(|nsid| {
+            let medium = OpenMedium::faulty(self.blocks * u64::from(BLOCK_SIZE), BLOCK_SIZE)
+                .expect("a size that fits");
+            Namespace { ana_group: nsid, ..Namespace::whole(nsid, uuid(nsid), medium) }
+        });
+        let access = (1..).zip(&self.access).map(|(group, &state)| Access { group, listen: None, state });
+        let subsystem = Subsystem::new(nqn(), "WORLD", Hosts::Any, vec![address], namespaces.collect());
+        let subsystem = subsystem.expect("a subsystem by its form").with_access(access.collect());
+        Arc::new(Catalog::new(self.version, vec![subsystem]).expect("one subsystem"))
+    }
 }
 
 struct World<F: Fabric> {
     now: Time,
     address: SocketAddr,
     fabric: F,
-    catalog: Arc<Catalog>,
+    served: Served,
+    /// Namespaces whose ways have ended, though commands may still be at their drives.
+    closing: Vec<u32>,
     disks: Rc<RefCell<Disks>>,
     shadows: Vec<Shadow>,
     target: Target<F>,
@@ -184,9 +205,10 @@ impl<F: Fabric> World<F> {
             let size = (BLOCKS + BLOCKS_MORE) * u64::from(BLOCK_SIZE);
             disks.borrow_mut().add(uuid(nsid), size, BLOCK_SIZE);
         }
-        let catalog = catalog(1, address, count, BLOCKS);
+        let access = vec![AnaState::OPTIMIZED; count as usize];
+        let served = Served { version: 1, present: count, blocks: BLOCKS, access };
         let mut target = Target::new(address, Rc::clone(&disks));
-        target.start(&mut fabric, &catalog, choices);
+        target.start(&mut fabric, &served.catalog(address), choices);
         let now = Time::from_nanos(1);
         let hosts = 1 + choices.below(2) as u8;
         let hosts = (0..hosts)
@@ -195,7 +217,8 @@ impl<F: Fabric> World<F> {
         let faults = Faults::draw(choices);
         let shadows = (0..count).map(|_| Shadow::new((BLOCKS + BLOCKS_MORE) as usize)).collect();
         let report = Report::default();
-        Self { now, address, fabric, catalog, disks, shadows, target, hosts, faults, report }
+        let closing = Vec::new();
+        Self { now, address, fabric, served, closing, disks, shadows, target, hosts, faults, report }
     }
 
     fn run(mut self, choices: &mut impl Choices) -> Report {
@@ -230,10 +253,12 @@ impl<F: Fabric> World<F> {
                     self.advance_clock();
                 }
                 if !self.target.is_running() && choices.chance(20) {
-                    self.target.start(&mut self.fabric, &self.catalog, choices);
+                    let catalog = self.served.catalog(self.address);
+                    self.target.start(&mut self.fabric, &catalog, choices);
                 }
             }
         }
+        self.check_access();
     }
 
     fn break_something(&mut self, choices: &mut impl Choices) {
@@ -243,9 +268,21 @@ impl<F: Fabric> World<F> {
             self.report.breaks += 1;
         }
         if choices.below(1000) < self.faults.namespaces {
-            let present = self.shadows.len() as u32 - choices.below(2);
-            let blocks = if choices.chance(50) { BLOCKS + BLOCKS_MORE } else { BLOCKS };
-            self.change_namespaces(present, blocks);
+            self.served.present = self.shadows.len() as u32 - choices.below(2);
+            self.served.blocks = if choices.chance(50) { BLOCKS + BLOCKS_MORE } else { BLOCKS };
+            self.go_over();
+        }
+        if choices.below(1000) < self.faults.access {
+            const STATES: [AnaState; 5] = [
+                AnaState::OPTIMIZED,
+                AnaState::NON_OPTIMIZED,
+                AnaState::INACCESSIBLE,
+                AnaState::PERSISTENT_LOSS,
+                AnaState::CHANGE,
+            ];
+            let namespace = choices.below(self.shadows.len() as u32) as usize;
+            self.served.access[namespace] = STATES[choices.below(5) as usize];
+            self.go_over();
         }
         if choices.below(1000) < self.faults.kills && self.target.is_running() {
             self.report.kills += 1;
@@ -263,12 +300,31 @@ impl<F: Fabric> World<F> {
         }
     }
 
-    /// The last namespace goes, with whatever is under way on it, or comes back; all have so many blocks.
-    fn change_namespaces(&mut self, present: u32, blocks: u64) {
-        trace(|| format!("{present} namespaces of {blocks} blocks from now on"));
-        self.catalog = catalog(self.catalog.version() + 1, self.address, present, blocks);
-        self.target.tell(&Message::Catalog(Arc::clone(&self.catalog)));
+    /// From now on the target serves this.
+    fn go_over(&mut self) {
+        self.served.version += 1;
+        trace(|| format!("from now on: {:?}", self.served));
+        self.closing.clear();
+        for (nsid, state) in (1..).zip(&self.served.access) {
+            match state.refusal() {
+                // On some reactor the way may be there at once.
+                None => self.disks.borrow_mut().set_closed(uuid(nsid), false),
+                Some(_) => self.closing.push(nsid),
+            }
+        }
+        let catalog = self.served.catalog(self.address);
+        self.target.tell(&Message::Catalog(catalog));
         self.target.tell(&Message::Announce);
+    }
+
+    /// Once every reactor knows that the ways to a namespace have ended, and what had begun has ended too, nothing
+    /// comes to its drive any more.
+    fn check_access(&mut self) {
+        if !self.closing.is_empty() && self.target.is_settled(self.served.version) {
+            for nsid in self.closing.drain(..) {
+                self.disks.borrow_mut().set_closed(uuid(nsid), true);
+            }
+        }
     }
 
     /// To the next moment at which anybody wants to do something.
@@ -284,9 +340,12 @@ impl<F: Fabric> World<F> {
     /// Faults stop: everything has to end, and everything has to come back.
     fn settle(&mut self, choices: &mut impl Choices) {
         self.faults = Faults::default();
-        self.change_namespaces(self.shadows.len() as u32, BLOCKS);
+        (self.served.present, self.served.blocks) = (self.shadows.len() as u32, BLOCKS);
+        self.served.access.fill(AnaState::OPTIMIZED);
+        self.go_over();
         if !self.target.is_running() {
-            self.target.start(&mut self.fabric, &self.catalog, choices);
+            let catalog = self.served.catalog(self.address);
+            self.target.start(&mut self.fabric, &catalog, choices);
         }
         self.until("requests to end", choices, |world| world.hosts.iter().all(|host| host.in_flight() == 0));
         for host in &mut self.hosts {

@@ -84,6 +84,14 @@ impl Shadow {
         }
     }
 
+    /// The write was refused before it began: nothing of it happened.
+    pub(super) fn withdraw_write(&mut self, write: &Write) {
+        for block in &mut self.blocks[write.blocks.clone()] {
+            block.written = false;
+            block.versions.retain(|version| version.write != write.number);
+        }
+    }
+
     /// Begins a read, unless a write is under way at one of the blocks.
     pub(super) fn begin_read(&mut self, blocks: Range<usize>) -> bool {
         if self.blocks[blocks.clone()].iter().any(|block| block.written) {
@@ -180,6 +188,16 @@ mod tests {
             shadow.begin_read(0..1);
             shadow.end_read(0..1, Some(&[content]));
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "block 0 reads as 1")]
+    fn a_refused_write_which_happened_is_found() {
+        let mut shadow = Shadow::new(1);
+        let write = shadow.begin_write(0..1, None).unwrap();
+        shadow.withdraw_write(&write);
+        shadow.begin_read(0..1);
+        shadow.end_read(0..1, Some(&[1]));
     }
 
     #[test]

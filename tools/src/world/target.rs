@@ -118,6 +118,13 @@ impl<F: Fabric> Target<F> {
         self.letters.extend((0..self.reactors.len()).map(|reactor| (reactor, message.clone())));
     }
 
+    /// Whether every reactor has this version of what is served, and nothing is at a drive whose way has ended by it.
+    pub(super) fn is_settled(&mut self, version: u64) -> bool {
+        self.reactors
+            .iter_mut()
+            .all(|reactor| reactor.group.catalog().version() == version && reactor.group.is_settled())
+    }
+
     pub(super) fn deadline(&self) -> Option<Time> {
         let deadlines =
             |reactor: &Reactor<F>| [reactor.group.deadline(), reactor.group.provider().deadline()];
