@@ -1,31 +1,37 @@
 //! One anonymous mapping, page-aligned, zeroed, taken from the system as it is touched.
 //!
 //! Peers, the kernel and (for a RAM namespace) other reactors may write a region while we read it, so no
-//! Rust reference to its bytes ever exists: bytes are copied in and out. A shared region is copied by
-//! relaxed atomic words, which makes a race between two hosts an unspecified value and nothing worse.
+//! Rust reference to its bytes ever exists: bytes are copied in and out. A race between two hosts for a
+//! shared region's bytes is an unspecified value and nothing worse.
 use std::io;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::copy::copy_racing;
 
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
     length: usize,
+    /// What was mapped, which begins before `base` where that is aligned to more than a page.
+    mapping: (NonNull<u8>, usize),
     /// Whether several threads touch it.
     shared: bool,
     /// [`PINNED`], and how many discards are under way.
     discards: AtomicU32,
 }
 
+/// What transparent huge pages are of, where the kernel has them.
+const HUGE_PAGE: usize = 2 << 20;
 /// A device reaches the memory by its pages, whatever the page tables say.
 const PINNED: u32 = 1 << 31;
 
 // SAFETY: a region which is not shared is used by the one reactor that made it (its constructor says so);
-// a shared one is accessed by relaxed atomics only. The mapping itself is not tied to a thread.
+// a shared one is accessed by `copy_racing` only. The mapping itself is not tied to a thread.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -39,7 +45,8 @@ impl Region {
         Self::map(length, false)
     }
 
-    /// A region which several threads may read and write at once.
+    /// A region which several threads may read and write at once. A large one lies in huge pages, if the
+    /// kernel has some without being asked to set them aside.
     ///
     /// # Errors
     /// When the system has no such address space left.
@@ -48,12 +55,29 @@ impl Region {
     }
 
     fn map(length: usize, shared: bool) -> io::Result<Arc<Self>> {
-        let size = NonZeroUsize::new(length).ok_or(io::ErrorKind::InvalidInput)?;
+        let huge = shared && length >= HUGE_PAGE;
+        let mapped =
+            length.checked_add(if huge { HUGE_PAGE } else { 0 }).ok_or(io::ErrorKind::OutOfMemory)?;
+        let size = NonZeroUsize::new(mapped).ok_or(io::ErrorKind::InvalidInput)?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe { mmap_anonymous(None, size, protection, flags) }?;
-        Ok(Arc::new(Self { base: base.cast(), length, shared, discards: AtomicU32::new(0) }))
+        let start = unsafe { mmap_anonymous(None, size, protection, flags) }?.cast::<u8>();
+        let skipped = if huge { start.as_ptr().align_offset(HUGE_PAGE) } else { 0 };
+        // SAFETY: a huge page more than `length` was mapped, and the next boundary of one is nearer than that.
+        let base = unsafe { start.add(skipped) };
+        let region = Self { base, length, mapping: (start, mapped), shared, discards: AtomicU32::new(0) };
+        if huge {
+            region.prefer_huge_pages();
+        }
+        Ok(Arc::new(region))
+    }
+
+    /// A hint: what a volume's memory costs to reach is page tables, above all in a virtual machine. Where the
+    /// kernel has no transparent huge pages nothing is lost.
+    fn prefer_huge_pages(&self) {
+        // SAFETY: the range is our own mapping, and the advice changes none of its bytes.
+        let _ = unsafe { madvise(self.base.cast(), self.length, MmapAdvise::MADV_HUGEPAGE) };
     }
 
     /// Where it lies in this process.
@@ -91,7 +115,8 @@ impl Region {
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.pointer(offset, bytes.len());
         if self.shared {
-            return copy_in_atomically(to, bytes);
+            // SAFETY: both are valid for that many bytes, and no reference to a region's bytes exists.
+            return unsafe { copy_racing(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
         }
         // SAFETY: `to` is valid for that many bytes, and no Rust reference to a region's bytes exists, so
         // `bytes` cannot overlap them.
@@ -105,7 +130,8 @@ impl Region {
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         let from = self.pointer(offset, into.len());
         if self.shared {
-            return copy_out_atomically(from, into);
+            // SAFETY: as in `write`.
+            return unsafe { copy_racing(from.as_ptr(), into.as_mut_ptr(), into.len()) };
         }
         // SAFETY: `from` is valid for that many bytes, and `into`, a Rust reference, cannot overlap them.
         unsafe { from.as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) }
@@ -155,79 +181,26 @@ impl Region {
         let at = self.pointer(offset, length);
         // SAFETY: the range lies inside our own private anonymous mapping, whose bytes nobody holds a
         // reference to; the advice only turns them into zeroes.
-        unsafe { nix::sys::mman::madvise(at.cast(), length, nix::sys::mman::MmapAdvise::MADV_DONTNEED) }?;
+        unsafe { madvise(at.cast(), length, MmapAdvise::MADV_DONTNEED) }?;
         Ok(())
     }
 
-    /// Copies `length` bytes of `from` at `from_offset` to `offset`.
+    /// Copies `length` bytes of `from` at `from_offset` to `offset`. Where the two overlap, what comes out is a mixture.
     ///
     /// # Panics
     /// If they do not lie inside.
     pub fn copy_from(&self, offset: usize, from: &Self, from_offset: usize, length: usize) {
-        let mut staging = [0; 4096];
-        let mut done = 0;
-        while done < length {
-            let part = (length - done).min(staging.len());
-            from.read(from_offset + done, &mut staging[..part]);
-            self.write(offset + done, &staging[..part]);
-            done += part;
-        }
+        let (from, to) = (from.pointer(from_offset, length), self.pointer(offset, length));
+        // SAFETY: both are valid for that many bytes, and no reference to a region's bytes exists.
+        unsafe { copy_racing(from.as_ptr(), to.as_ptr(), length) }
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and whoever names its memory to the kernel holds the region.
-        let result = unsafe { munmap(self.base.cast(), self.length) };
+        let result = unsafe { munmap(self.mapping.0.cast(), self.mapping.1) };
         debug_assert!(result.is_ok(), "munmap of our own mapping: {result:?}");
-    }
-}
-
-const WORD: usize = size_of::<u64>();
-
-/// Bytes before the first aligned word, and whole words after them.
-fn split(at: NonNull<u8>, length: usize) -> (usize, usize) {
-    let head = at.addr().get().wrapping_neg() % WORD;
-    let head = head.min(length);
-    (head, (length - head) / WORD)
-}
-
-fn byte_at<'a>(base: NonNull<u8>, offset: usize) -> &'a AtomicU8 {
-    // SAFETY: callers pass an offset inside a range they checked.
-    let at = unsafe { base.add(offset) };
-    // SAFETY: the byte is mapped, and everyone who touches a shared region does so by atomics.
-    unsafe { AtomicU8::from_ptr(at.as_ptr()) }
-}
-
-fn word_at<'a>(base: NonNull<u8>, offset: usize) -> &'a AtomicU64 {
-    // SAFETY: callers pass an offset inside a range they checked.
-    let at = unsafe { base.add(offset) }.cast::<u64>();
-    debug_assert!(at.is_aligned());
-    // SAFETY: the word is mapped and aligned, and everyone who touches a shared region does so by atomics.
-    unsafe { AtomicU64::from_ptr(at.as_ptr()) }
-}
-
-fn copy_in_atomically(to: NonNull<u8>, bytes: &[u8]) {
-    let (head, words) = split(to, bytes.len());
-    let tail = head + words * WORD;
-    let (middle, _) = bytes[head..].as_chunks::<WORD>();
-    for (index, word) in middle.iter().enumerate() {
-        word_at(to, head + index * WORD).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-    }
-    for offset in (0..head).chain(tail..bytes.len()) {
-        byte_at(to, offset).store(bytes[offset], Ordering::Relaxed);
-    }
-}
-
-fn copy_out_atomically(from: NonNull<u8>, into: &mut [u8]) {
-    let (head, words) = split(from, into.len());
-    let tail = head + words * WORD;
-    let (middle, _) = into[head..].as_chunks_mut::<WORD>();
-    for (index, word) in middle.iter_mut().enumerate() {
-        *word = word_at(from, head + index * WORD).load(Ordering::Relaxed).to_ne_bytes();
-    }
-    for offset in (0..head).chain(tail..into.len()) {
-        into[offset] = byte_at(from, offset).load(Ordering::Relaxed);
     }
 }
 
