@@ -12,6 +12,7 @@ use ironside_common::reactor::pin_to_core;
 use serde::Serialize;
 
 const PING: usize = 64;
+const PAGE: usize = 4096;
 /// Chunks the stream is tried with; the best counts.
 const CHUNKS: [usize; 5] = [16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20];
 /// Memory a stream goes through which a volume of the suite's size could serve.
@@ -128,11 +129,15 @@ fn stream(memory: &[u8], chunk: usize, duration: Duration) -> io::Result<f64> {
             Ok(())
         },
         |mut socket| {
-            let mut buffer = vec![0; chunk];
+            // Some processors copy several times slower to a little behind where in a page they copy from, and
+            // an allocator hands out large buffers just there.
+            let mut buffer = vec![0; chunk + PAGE];
+            let aligned = buffer.as_ptr().align_offset(PAGE);
+            let buffer = &mut buffer[aligned..aligned + chunk];
             let began = Instant::now();
             let mut received = 0.0;
             while began.elapsed() < duration {
-                match socket.read(&mut buffer) {
+                match socket.read(buffer) {
                     Ok(count) => received += count as f64,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
                     Err(error) => return Err(error),
