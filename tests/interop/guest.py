@@ -33,8 +33,9 @@ class GuestFailed(Exception):
 class Guest:
     """A running guest. `finish` waits for its script and raises GuestFailed unless it ended with status 0."""
 
-    def __init__(self, kernel, place, script, *, cpus=1, memory_mib=1024, forward=None, devices=(), files=()):
+    def __init__(self, kernel, place, script, *, cpus=1, memory_mib=1024, forward=None, devices=(), files=(), shown_as=""):
         self.place = place
+        self.shown_as = shown_as
         place.mkdir(parents=True)
         # What lies in /out is there in the guest, even if it comes from this machine's /tmp, which the guest does not see.
         for file in files:
@@ -82,7 +83,7 @@ class Guest:
                 log.write(line.replace(b"\r\n", b"\n"))
                 log.flush()
                 if line.startswith(b"=="):
-                    print("   " + line.decode(errors="replace").rstrip(), flush=True)
+                    print("   " + self.shown_as + line.decode(errors="replace").rstrip(), flush=True)
 
     def finish(self, timeout_s):
         try:

@@ -5,6 +5,8 @@ builds of the software iWARP driver `siw`, which Debian does not ship, and given
 under ${XDG_CACHE_HOME:-~/.cache}/ironside-vm; apt's own configuration is left alone, backports have a private list.
 """
 
+import fcntl
+import functools
 import hashlib
 import inspect
 import os
@@ -63,8 +65,16 @@ def run(*command, **options):
 def prepare(suite="backports"):
     """Returns the directory with vmlinuz, initrd, modules/ and one siw.ko per build, making it where needed.
 
-    `suite` is "backports" or "own", the kernel this release of Debian came with.
+    `suite` is "backports" or "own", the kernel this release of Debian came with. Whoever else wants a kernel waits.
     """
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(CACHE / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return prepare_once(suite)
+
+
+@functools.cache
+def prepare_once(suite):
     archive = Archive(suite)
     try:
         release, version = archive.newest_kernel()

@@ -18,9 +18,10 @@ class Lab:
     # The address at which a guest finds this machine's loopback.
     HOST = "10.0.2.2"
 
-    def __init__(self, programs, place):
+    def __init__(self, programs, place, shown_as=""):
         self.programs = programs
         self.place = place
+        self.shown_as = shown_as
         self.guests = []
         self.targets = 0
 
@@ -59,6 +60,7 @@ class Lab:
             forward=forward,
             devices=devices,
             files=files,
+            shown_as=self.shown_as,
         )
         self.guests.append(guest)
         return guest

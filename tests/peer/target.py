@@ -11,6 +11,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent.parent
 READY_WITHIN_S = 20
 DRAINED_WITHIN_S = 20
+GIVEN = []
 NQN = "nqn.2014-08.org.nvmexpress:uuid:1f0ea5de-51de-4a5e-9ea5-0123456789ab"
 
 
@@ -104,6 +105,11 @@ class Target:
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port nobody listens at, and which was not given to another caller who may not have come to listening yet."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port not in GIVEN:
+            GIVEN.append(port)
+            return port
