@@ -13,13 +13,12 @@ def run(lab):
         """
         roce
         pinned() { awk '/^VmPin/ { print $2 }' "/proc/$serving/status"; }
-        LISTEN=10.9.0.1 serve --provider ibv --reactors 1 --queue-depth 256 --namespace null:64MiB
+        ports=$(seq -f "--listen 10.9.0.1:%g" 4421 $((4420 + CONTROLLERS)))
+        LISTEN=10.9.0.1 serve --provider ibv --reactors 1 --queue-depth 256 --namespace null:64MiB $ports
         pinned > /out/pinned
         for controller in $(seq $CONTROLLERS); do
-            # Another host each time: one would not connect to the same subsystem twice.
-            uuid=00000000-0000-4000-8000-$(printf %012d $controller)
-            must nvme connect -t rdma -a 10.9.0.1 -s 4420 -n "$NQN" -i 2 -Q 256 \\
-                --hostnqn="nqn.2014-08.org.nvmexpress:uuid:$uuid" --hostid=$uuid
+            # By another port each time: a host does not connect twice to the same.
+            must nvme connect -t rdma -a 10.9.0.1 -s $((4420 + controller)) -n "$NQN" -i 2 -Q 256
             step "$controller controllers, $(pinned) KiB locked"
             pinned >> /out/pinned
         done
