@@ -134,6 +134,9 @@ struct Reactor {
     post: Post,
     keeper: Option<mpsc::Sender<Keep>>,
     computing: Computing,
+    /// The region of the buffers, until adapters have it locked in memory anyway and the ring may too.
+    #[cfg(feature = "ibv")]
+    unregistered: Option<u32>,
     /// When to look for media which are not served any more, while there are some.
     retire_at: Option<Time>,
     /// Who waits for commands to end whose way has.
@@ -195,21 +198,48 @@ impl Reactor {
         let verbs = Both::new(soft, Rc::clone(&memory), vec![pool.lkey()]);
         #[cfg(not(feature = "ibv"))]
         let verbs = Both::new(soft);
-        #[cfg(feature = "ibv")]
-        let verbs = with_adapters(verbs, &catalog)?;
         let me = group.reactor;
+        #[cfg(feature = "ibv")]
+        let unregistered = Some(pool.lkey());
         let group = PollGroup::new(group, verbs, storage, pool, memory, catalog);
         let computing = Computing::new(reactors[me].clone());
-        Ok(Self {
+        let mut reactor = Self {
             me,
             group,
             mailbox,
             post: Post::new(reactors),
-            computing,
             keeper,
+            computing,
+            #[cfg(feature = "ibv")]
+            unregistered,
             retire_at: None,
             settling: Vec::new(),
-        })
+        };
+        reactor.open_adapters(ring)?;
+        Ok(reactor)
+    }
+
+    /// Has the adapters at hand which listeners are served by, so that no host has to wait for it.
+    #[cfg(feature = "ibv")]
+    fn open_adapters(&mut self, ring: &mut Ring) -> Result<(), ReactorError> {
+        let catalog = Arc::clone(self.group.catalog());
+        adapters_of(&catalog)
+            .try_for_each(|at| self.open_adapter(ring, at).map_err(|error| ReactorError::Adapter(at, error)))
+    }
+
+    #[cfg(not(feature = "ibv"))]
+    fn open_adapters(&mut self, _: &mut Ring) -> Result<(), ReactorError> {
+        Ok(())
+    }
+
+    #[cfg(feature = "ibv")]
+    fn open_adapter(&mut self, ring: &mut Ring, at: SocketAddr) -> io::Result<()> {
+        self.group.verbs().open_adapter(at)?;
+        if let Some(lkey) = self.unregistered.take() {
+            // Where the ring does not take it, transfers are somewhat slower.
+            ring.register_region(lkey);
+        }
+        Ok(())
     }
 
     fn open_letter(&mut self, ring: &mut Ring, now: Time, letter: Letter) {
@@ -223,7 +253,7 @@ impl Reactor {
             Letter::Switch { catalog, done } => {
                 #[cfg(feature = "ibv")]
                 for at in adapters_of(&catalog) {
-                    self.open_adapter(at);
+                    self.reopen_adapter(ring, at);
                 }
                 self.group.on_message(now, Message::Catalog(catalog));
                 self.retire_at = Some(now);
@@ -241,15 +271,15 @@ impl Reactor {
                 }
             }
             #[cfg(feature = "ibv")]
-            Letter::Adapter(at) => self.open_adapter(at),
+            Letter::Adapter(at) => self.reopen_adapter(ring, at),
             Letter::Group(message) => self.group.on_message(now, message),
             Letter::Computed { queue, outcome } => self.group.on_computed(now, queue, outcome),
         }
     }
 
     #[cfg(feature = "ibv")]
-    fn open_adapter(&mut self, at: SocketAddr) {
-        if let Err(error) = self.group.verbs().open_adapter(at) {
+    fn reopen_adapter(&mut self, ring: &mut Ring, at: SocketAddr) {
+        if let Err(error) = self.open_adapter(ring, at) {
             tracing::error!(%at, %error, "the RDMA adapter cannot be used");
         }
     }
@@ -310,6 +340,10 @@ impl Tenant for Reactor {
             self.open_letter(ring, now, letter);
         }
         busy |= self.group.verbs().pump(now);
+        #[cfg(feature = "ibv")]
+        while let Some(lkey) = self.group.verbs().next_region() {
+            ring.register_region(lkey);
+        }
         busy |= self.group.turn(now);
         busy |= self.group.storage().backends.pump(ring);
         busy |= self.retire(ring, now);
@@ -347,15 +381,6 @@ impl Tenant for Reactor {
     fn finished(&self) -> bool {
         self.group.is_drained()
     }
-}
-
-/// Has the adapters at hand which listeners are served by, so that no host has to wait for it.
-#[cfg(feature = "ibv")]
-fn with_adapters(mut verbs: Both<TcpWire>, catalog: &Catalog) -> Result<Both<TcpWire>, ReactorError> {
-    for at in adapters_of(catalog) {
-        verbs.open_adapter(at).map_err(|error| ReactorError::Adapter(at, error))?;
-    }
-    Ok(verbs)
 }
 
 /// The addresses which adapters serve.

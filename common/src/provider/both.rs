@@ -152,6 +152,12 @@ impl<W: Wire> Both<W> {
         self.adapters.get()?.open(at).map(drop)
     }
 
+    /// See [`Ibv::next_region`].
+    #[cfg(feature = "ibv")]
+    pub fn next_region(&mut self) -> Option<u32> {
+        self.adapters.ibv.as_mut().and_then(Ibv::next_region)
+    }
+
     /// Takes what there is. Says whether there was anything.
     pub fn pump(&mut self, now: Time) -> bool {
         let busy = self.soft.pump(now);

@@ -278,6 +278,11 @@ impl Adapter {
         }
     }
 
+    /// A region in which messages lie from now on, told of once.
+    pub(super) fn next_region(&mut self) -> Option<u32> {
+        self.shared.as_mut().and_then(SharedReceives::next_region)
+    }
+
     /// A message is not needed any more which lies where it had come.
     pub(super) fn give_back(&mut self, buffer: u32) {
         if let Some(shared) = &mut self.shared {

@@ -157,6 +157,12 @@ impl Ibv {
         busy || self.events.len() > before
     }
 
+    /// A region in which messages lie from now on and are locked in memory, told of once. Whoever hands it on to the
+    /// kernel may register it there too.
+    pub fn next_region(&mut self) -> Option<u32> {
+        self.adapters.iter_mut().find_map(|(_, adapter)| adapter.next_region())
+    }
+
     /// When [`Self::pump`] has to be called even if nothing arrives.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {

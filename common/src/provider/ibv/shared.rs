@@ -62,6 +62,8 @@ pub(super) struct SharedReceives {
     owed: u32,
     /// Receives whose messages are out with the consumer.
     lent: u32,
+    /// Regions of chunks that nobody was told of yet.
+    fresh: Vec<u32>,
     /// Whose messages come by which queue pair.
     owners: HashMap<u32, Owner>,
 }
@@ -85,7 +87,8 @@ impl SharedReceives {
             return Err(io::Error::last_os_error());
         }
         let owners = HashMap::new();
-        Ok(Self { library, srq, most, size, chunks: Vec::new(), posted: 0, owed: 0, lent: 0, owners })
+        let (chunks, fresh) = (Vec::new(), Vec::new());
+        Ok(Self { library, srq, most, size, chunks, posted: 0, owed: 0, lent: 0, fresh, owners })
     }
 
     pub(super) const fn handle(&self) -> *mut ibv_srq {
@@ -106,11 +109,18 @@ impl SharedReceives {
         let owed = self.owed + u32::from(owed);
         while self.total() < owed.min(self.most) {
             let first = self.total();
-            self.chunks.push(make(CHUNK, self.size)?);
+            let chunk = make(CHUNK, self.size)?;
+            self.fresh.push(chunk.receives.lkey());
+            self.chunks.push(chunk);
             (first..self.total()).for_each(|buffer| self.post(buffer));
         }
         self.owed = owed;
         Ok(())
+    }
+
+    /// A region in which messages lie from now on, told of once.
+    pub(super) fn next_region(&mut self) -> Option<u32> {
+        self.fresh.pop()
     }
 
     /// The connection that was admitted comes by this queue pair.

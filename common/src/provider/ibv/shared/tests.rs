@@ -104,6 +104,11 @@ fn receives_stop_growing_where_connections_do_not() {
     assert_eq!(posted, [256, 384, 512, 512, 512, 512, 512, 512]);
     let names = posts(world.shared.handle()).borrow().clone();
     assert!(names.iter().zip(0..).all(|(name, buffer)| *name == SHARED | buffer), "each of them once");
+    assert_eq!(
+        std::iter::from_fn(|| world.shared.next_region()).count(),
+        4,
+        "so are the regions they lie in"
+    );
     (0..8).for_each(|_| world.shared.leave(None, 130));
     world.admit(512).unwrap();
     assert_eq!(world.posted(), 512, "what others have left serves");
