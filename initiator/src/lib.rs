@@ -9,7 +9,7 @@
 //! let identity = host_identity()?;
 //! let nqn = "nqn.2014-08.org.example:sub1".parse()?;
 //! let host = HostOptions::new("192.0.2.1:4420".parse()?, nqn, identity.nqn, identity.id);
-//! for entry in discover(AttachOptions::new(host.clone()))?.entries {
+//! for entry in discover(AttachOptions::new(host.clone()))?.discovered.entries {
 //!     println!("{entry}");
 //! }
 //! let attached = Attached::attach(AttachOptions::new(host))?;

@@ -5,13 +5,13 @@ use std::time::Duration;
 use ironside_common::nvme::Nqn;
 
 use super::{AttachError, AttachOptions, Attached, Description};
-use crate::host::{DiscoveryLog, HostOptions, Role};
+use crate::host::{HostOptions, Role};
 
 /// Reads the discovery log at the address the options name; their NQN does not matter.
 ///
 /// # Errors
 /// Why it could not be read.
-pub fn discover(options: AttachOptions) -> Result<DiscoveryLog, AttachError> {
+pub fn discover(options: AttachOptions) -> Result<Description, AttachError> {
     let host = HostOptions {
         nqn: Nqn::discovery(),
         role: Role::Discovery,
@@ -19,7 +19,7 @@ pub fn discover(options: AttachOptions) -> Result<DiscoveryLog, AttachError> {
         ..options.host
     };
     let attached = Attached::attach(AttachOptions { host, buffers: Vec::new(), ..options })?;
-    Ok(attached.description().discovered.clone())
+    Ok(attached.description().clone())
 }
 
 /// Asks a controller and its namespaces what they are, without making I/O queues.

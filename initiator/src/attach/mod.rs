@@ -1,5 +1,5 @@
-//! An attached controller: a reactor thread which runs the host machine over software RDMA, and the exports
-//! above it. [`Attached`] is the handle of everyone else.
+//! An attached controller: a reactor thread which runs the host machine over software RDMA or an RDMA adapter,
+//! and the exports above it. [`Attached`] is the handle of everyone else.
 mod carrier;
 mod export;
 mod inquiry;
@@ -29,7 +29,7 @@ use crate::volume::State;
 
 pub use export::{Context, Export, Site};
 pub use inquiry::{discover, inquire, probe};
-pub use provider::{Provider, ProviderError};
+pub use provider::{Carried, Provider, ProviderError};
 pub use registration::Registration;
 pub use route::Route;
 
@@ -108,6 +108,9 @@ pub enum AttachError {
     Adapter(io::Error),
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// Under `auto`, where an adapter owns the way.
+    #[error("{software}; by the RDMA adapter on the way: {adapter}")]
+    Neither { adapter: String, software: ConnectError },
     #[error(transparent)]
     Ring(#[from] RingError),
     #[error("no memory for buffers: {0}")]
@@ -138,6 +141,7 @@ pub enum ExportError {
 /// What became known when the controller was attached.
 #[derive(Clone, Debug)]
 pub struct Description {
+    pub carried: Carried,
     pub cntlid: u16,
     pub controller: Controller,
     pub namespaces: Vec<Namespace>,

@@ -1,22 +1,60 @@
-//! Which provider carries an attachment, as a user asks for it, held against what this machine has.
+//! Which provider carries an attachment, as a user asks for it, held against what this machine has and the target answers.
+use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::route::Route;
 
+/// How long a connection may take by an adapter that was demanded: resolving address and route up to 2 s each, and one
+/// repetition of a request that was lost (rdma_cm asks again after 4.3 s). Under `auto` the adapter has as long as
+/// software, so that both together take no longer.
+const ADAPTER_PATIENCE: Duration = Duration::from_secs(10);
+
 /// What carries the connections.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {
-    /// The RDMA adapter which owns the way to the target, if there is one, else software
+    /// The RDMA adapter which owns the way to the target, if there is one and the target answers there, else software
     #[default]
     Auto,
     /// An RDMA adapter, by libibverbs: InfiniBand, RoCE or iWARP
     Ibv,
     /// Software RDMA in this process: iWARP over TCP
     Iwarp,
+}
+
+/// What carries an attachment.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Carried {
+    Adapter,
+    #[default]
+    Software,
+    /// An adapter owns the way to the target, which does not answer there: why.
+    SoftwareInstead(String),
+}
+
+impl Carried {
+    /// What is to be said to whoever did not choose: why an adapter was passed over.
+    #[must_use]
+    pub fn remark(&self) -> Option<String> {
+        matches!(self, Self::SoftwareInstead(_)).then(|| format!("by {self}"))
+    }
+}
+
+impl fmt::Display for Carried {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Adapter => out.write_str("an RDMA adapter"),
+            Self::Software => out.write_str("software RDMA"),
+            Self::SoftwareInstead(why) => {
+                write!(out, "software RDMA, since by the RDMA adapter on the way nobody answers ({why})")
+            }
+        }
+    }
 }
 
 /// Why the provider asked for cannot be had.
@@ -31,6 +69,12 @@ pub enum ProviderError {
 }
 
 impl Provider {
+    /// How long a connection by an adapter may take, if one by software may take so long.
+    #[must_use]
+    pub fn adapter_patience(self, software: Duration) -> Duration {
+        if self == Self::Ibv { software.max(ADAPTER_PATIENCE) } else { software }
+    }
+
     /// Whether connections to an address go by an adapter.
     ///
     /// # Errors
@@ -81,5 +125,24 @@ mod tests {
         assert_eq!(Provider::Auto.by_adapter(loopback), Ok(false));
         let refused = Provider::Ibv.by_adapter(loopback).unwrap_err().to_string();
         assert!(refused.contains("--provider iwarp"), "{refused}");
+    }
+
+    #[test]
+    fn an_adapter_that_was_not_demanded_leaves_software_its_time() {
+        let software = Duration::from_secs(5);
+        assert_eq!(Provider::Auto.adapter_patience(software), software);
+        assert_eq!(Provider::Ibv.adapter_patience(software), ADAPTER_PATIENCE);
+        assert_eq!(Provider::Ibv.adapter_patience(ADAPTER_PATIENCE * 2), ADAPTER_PATIENCE * 2);
+    }
+
+    #[test]
+    fn only_an_adapter_that_was_passed_over_is_worth_a_remark() {
+        assert_eq!(Carried::Adapter.remark(), None);
+        assert_eq!(Carried::Software.remark(), None);
+        let remark = Carried::SoftwareInstead("no RDMA listener".into()).remark().unwrap();
+        assert!(
+            remark.starts_with("by software RDMA, since") && remark.ends_with("(no RDMA listener)"),
+            "{remark}"
+        );
     }
 }

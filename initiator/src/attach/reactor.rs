@@ -15,9 +15,10 @@ use ironside_common::verbs::Token;
 
 use super::carrier::Carrier;
 use super::{
-    AttachError, AttachOptions, Context, Description, Export, ExportError, Letter, MakeExport, Site, Status,
+    AttachError, AttachOptions, Carried, Context, Description, Export, ExportError, Letter, MakeExport,
+    Provider, Site, Status,
 };
-use crate::host::{Host, HostEvent, Namespace};
+use crate::host::{ConnectError, Host, HostEvent, HostOptions, Namespace};
 use crate::volume::State;
 
 /// Entries of the ring; more in flight are submitted as these complete.
@@ -41,14 +42,29 @@ pub(super) fn run(
     let report = |error| drop(failed.try_send(Err(error)));
     let seats = Seats { mailbox, ready, events };
     let ended = match options.provider.by_adapter(options.host.address) {
-        Ok(true) => run_by(options, seats, adapters),
-        Ok(false) => run_by(options, seats, software),
+        Ok(true) => by_adapter(&options, seats, adapters),
+        Ok(false) => run_by(&options, seats, Carried::Software, software).map(drop),
         Err(error) => Err(error.into()),
     };
     if let Err(error) = ended {
         tracing::error!(%error, "the reactor has ended");
         report(error);
     }
+}
+
+/// By the adapter which owns the way; and by software where nobody answers there, unless the adapter was demanded.
+fn by_adapter<C: Carrier>(
+    options: &AttachOptions,
+    seats: Seats,
+    adapters: impl FnOnce(&AttachOptions, &Rc<Memory>) -> Result<C, AttachError>,
+) -> Result<(), AttachError> {
+    let dial_patience = options.provider.adapter_patience(options.host.dial_patience);
+    let host = HostOptions { dial_patience, ..options.host.clone() };
+    let by_adapter = AttachOptions { host, ..options.clone() };
+    let Some((seats, why)) = run_by(&by_adapter, seats, Carried::Adapter, adapters)? else { return Ok(()) };
+    let instead = Carried::SoftwareInstead(why.to_string());
+    tracing::warn!(to = %options.host.address, "by {instead}");
+    run_by(options, seats, instead, software).map(drop)
 }
 
 /// What a reactor shares with other threads.
@@ -58,13 +74,17 @@ struct Seats {
     events: SyncSender<HostEvent>,
 }
 
+/// Runs until it is over. Gives the seats back where nobody has answered, and there is another way to try.
 fn run_by<C: Carrier>(
-    options: AttachOptions,
+    options: &AttachOptions,
     seats: Seats,
+    carried: Carried,
     carrier: impl FnOnce(&AttachOptions, &Rc<Memory>) -> Result<C, AttachError>,
-) -> Result<(), AttachError> {
-    let (mut ring, mut reactor) = HostReactor::new(options, seats, carrier)?;
-    Ok(run_reactor(&mut ring, &mut reactor)?)
+) -> Result<Option<(Seats, ConnectError)>, AttachError> {
+    let (mut ring, mut reactor) = HostReactor::new(options, seats, carried, carrier)?;
+    run_reactor(&mut ring, &mut reactor)?;
+    let HostReactor { mailbox, ready, events, unanswered, .. } = reactor;
+    Ok(unanswered.and_then(|why| Some((Seats { mailbox, ready: ready?, events }, why))))
 }
 
 fn software(options: &AttachOptions, memory: &Rc<Memory>) -> Result<TcpSoft, AttachError> {
@@ -100,6 +120,11 @@ struct HostReactor<C> {
     state: State,
     state_since: Time,
     last_error: Option<String>,
+    carried: Carried,
+    /// Whether another way is to be tried if nobody answers.
+    has_alternative: bool,
+    /// Nobody has: why.
+    unanswered: Option<ConnectError>,
 }
 
 struct Slot {
@@ -125,8 +150,9 @@ enum Phase {
 
 impl<C: Carrier> HostReactor<C> {
     fn new(
-        options: AttachOptions,
+        options: &AttachOptions,
         Seats { mailbox, ready, events }: Seats,
+        carried: Carried,
         carrier: impl FnOnce(&AttachOptions, &Rc<Memory>) -> Result<C, AttachError>,
     ) -> Result<(Ring, Self), AttachError> {
         if let Some(core) = options.core {
@@ -137,8 +163,8 @@ impl<C: Carrier> HostReactor<C> {
         let least = [SizeClass { size: 4096, count: 1 }];
         let classes = if options.buffers.is_empty() { &least } else { &options.buffers[..] };
         let pool = Pool::new(&memory, classes).map_err(AttachError::Memory)?;
-        let mut carrier = carrier(&options, &memory)?;
-        let mut host = Host::new(options.host, Rc::clone(&memory)).map_err(AttachError::Memory)?;
+        let mut carrier = carrier(options, &memory)?;
+        let mut host = Host::new(options.host.clone(), Rc::clone(&memory)).map_err(AttachError::Memory)?;
         let now = clock::now();
         host.start(&mut carrier, now);
         let reactor = Self {
@@ -154,6 +180,9 @@ impl<C: Carrier> HostReactor<C> {
             state: State::Connecting,
             state_since: now,
             last_error: None,
+            has_alternative: carried == Carried::Adapter && options.provider == Provider::Auto,
+            carried,
+            unanswered: None,
         };
         Ok((ring, reactor))
     }
@@ -239,6 +268,13 @@ impl<C: Carrier> HostReactor<C> {
     fn on_host_event(&mut self, ring: &mut Ring, event: HostEvent, now: Time) {
         let nqn = self.host.options().nqn;
         match &event {
+            HostEvent::Failed(error)
+                if self.has_alternative && self.ready.is_some() && error.nobody_answered() =>
+            {
+                self.unanswered = Some(error.clone());
+                self.phase = Phase::Over;
+                return;
+            }
             HostEvent::Connected => {
                 tracing::info!(%nqn, address = %self.host.options().address, "connected");
                 self.last_error = None;
@@ -255,7 +291,7 @@ impl<C: Carrier> HostReactor<C> {
                 });
                 match self.ready.take() {
                     Some(ready) => {
-                        let _ = ready.try_send(Err(error.clone().into()));
+                        let _ = ready.try_send(Err(self.failure(error)));
                         self.phase = Phase::Over;
                     }
                     None if error.is_final() => tracing::error!(
@@ -291,6 +327,17 @@ impl<C: Carrier> HostReactor<C> {
         }
     }
 
+    /// Why it could not be attached, by any way that was tried.
+    fn failure(&self, error: &ConnectError) -> AttachError {
+        let software = error.clone();
+        match &self.carried {
+            Carried::SoftwareInstead(adapter) if error.nobody_answered() => {
+                AttachError::Neither { adapter: adapter.clone(), software }
+            }
+            _ => software.into(),
+        }
+    }
+
     fn log_change(&self, namespace: usize) {
         let nqn = self.host.options().nqn;
         let Namespace { nsid, available, replacement, geometry, .. } = &self.host.namespaces()[namespace];
@@ -312,6 +359,7 @@ impl<C: Carrier> HostReactor<C> {
 
     fn describe(&self) -> Option<Description> {
         Some(Description {
+            carried: self.carried.clone(),
             cntlid: self.host.cntlid()?,
             controller: self.host.controller()?.clone(),
             namespaces: self.host.namespaces().to_vec(),
@@ -415,5 +463,51 @@ impl<C: Carrier> Tenant for HostReactor<C> {
 
     fn finished(&self) -> bool {
         self.phase == Phase::Over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::sync::mpsc::sync_channel;
+    use std::thread;
+
+    use ironside_common::reactor::mailbox;
+
+    use super::*;
+
+    /// Why there is no attachment, if whoever calls is hung up on. Software stands in the place of the adapter.
+    fn hung_up_on(provider: Provider) -> AttachError {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let nqn = "nqn.2014-08.org.example:a".parse().unwrap();
+        let host = HostOptions::new(address, nqn, nqn, uuid::Uuid::from_u128(7));
+        let options = AttachOptions { provider, buffers: Vec::new(), ..AttachOptions::new(host) };
+        let (_letters, mailbox) = mailbox(1).unwrap();
+        let ((ready, outcome), (events, _heard)) = (sync_channel(1), sync_channel(8));
+        let calls = thread::spawn(move || {
+            listener.incoming().map_while(|call| call.ok()?.peer_addr().ok()).take(2).count()
+        });
+        by_adapter(&options, Seats { mailbox, ready, events }, software).unwrap();
+        let error = outcome.recv().unwrap().unwrap_err();
+        // Whoever still waits for the second call gets one.
+        drop(std::net::TcpStream::connect(address));
+        calls.join().unwrap();
+        error
+    }
+
+    #[test]
+    fn where_nobody_answers_by_the_adapter_software_is_tried_and_both_are_told_of() {
+        let error = hung_up_on(Provider::Auto);
+        assert!(matches!(error, AttachError::Neither { .. }), "{error:?}");
+        let said = error.to_string();
+        assert_eq!(said.matches("connecting the admin queue").count(), 2, "{said}");
+        assert!(said.contains("by the RDMA adapter on the way"), "{said}");
+    }
+
+    #[test]
+    fn an_adapter_that_was_demanded_is_all_that_is_tried() {
+        let error = hung_up_on(Provider::Ibv);
+        assert!(matches!(error, AttachError::Connect(ConnectError::Refused { .. })), "{error:?}");
     }
 }

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::error::CliError;
-use crate::attach::Crc;
+use crate::attach::{Carried, Crc, Provider};
 use crate::host::HostOptions;
 
 /// The transports there are.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Transport {
-    /// NVMe over RDMA, by software RDMA (iWARP over TCP) in user space
+    /// NVMe over RDMA, by an RDMA adapter or by software RDMA (iWARP over TCP) in user space
     #[default]
     Rdma,
 }
@@ -56,9 +56,19 @@ pub(super) struct Target {
     /// Whether to check data in flight by CRC32C
     #[arg(long, value_name = "WHEN", default_value = "on")]
     pub(super) crc: Crc,
+    /// What carries the connections
+    #[arg(long, value_name = "PROVIDER", default_value = "auto")]
+    pub(super) provider: Provider,
 }
 
 impl Target {
+    /// Says what whoever did not choose a provider should know.
+    pub(super) fn remark(carried: &Carried) {
+        if let Some(remark) = carried.remark() {
+            eprintln!("ironside: {remark}");
+        }
+    }
+
     /// What the host machine needs to know to connect to `nqn` here.
     pub(super) fn options(&self, nqn: Nqn) -> Result<HostOptions, CliError> {
         let address = self.address()?;

@@ -14,7 +14,7 @@ use super::attachment::{Attachment, Directory, Report, Specification, Via};
 use super::error::CliError;
 use super::secrets::{Given, Secrets, Source};
 use super::table;
-use crate::attach::{Provider, Registration};
+use crate::attach::Registration;
 
 /// Attach a volume as a local device
 ///
@@ -58,9 +58,6 @@ pub(super) struct Arguments {
     /// Ask the target to do without submission queue flow control
     #[arg(short = 'd', long)]
     disable_sqflow: bool,
-    /// What carries the connections
-    #[arg(long, value_name = "PROVIDER", default_value = "auto")]
-    provider: Provider,
     /// How buffers are lent to the target
     #[arg(long, value_name = "WAY", default_value = "auto")]
     registration: Registration,
@@ -85,6 +82,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         );
     }
     let attachment = start(&specification, &given)?;
+    Target::remark(&attachment.carried);
     match arguments.output.output_format {
         Format::Normal => {
             let Attachment { name, device, reason, nsid, volume, .. } = &attachment;
@@ -104,6 +102,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
             "SectorSize": attachment.volume.block_size,
             "Via": attachment.via,
             "Reason": attachment.reason,
+            "Carrier": attachment.carried,
             "Process": attachment.pid,
         })),
     }
@@ -118,7 +117,7 @@ fn specification(arguments: &Arguments) -> Result<Specification, CliError> {
         host_nqn: options.host_nqn,
         host_id: options.host_id,
         crc: arguments.target.crc,
-        provider: arguments.provider,
+        provider: arguments.target.provider,
         registration: arguments.registration,
         nsid: arguments.nsid,
         via: arguments.via,

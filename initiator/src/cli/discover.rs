@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::arguments::{Format, Output, Target};
 use super::error::CliError;
 use super::table;
-use crate::attach::{self, AttachOptions};
+use crate::attach::{self, AttachOptions, Description};
 use crate::host::DiscoveryLog;
 
 /// Show which subsystems a target offers
@@ -21,10 +21,12 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let options = arguments.target.options(Nqn::discovery())?;
-    let attach = AttachOptions { crc: arguments.target.crc, ..AttachOptions::new(options.clone()) };
+    let Target { crc, provider, .. } = arguments.target;
+    let attach = AttachOptions { crc, provider, ..AttachOptions::new(options.clone()) };
     let options = Box::new(options);
-    let DiscoveryLog { generation, entries } =
+    let Description { discovered: DiscoveryLog { generation, entries }, carried, .. } =
         attach::discover(attach).map_err(|source| CliError::Attach { options, source })?;
+    Target::remark(&carried);
     match arguments.output.output_format {
         Format::Normal => {
             println!("\nDiscovery Log Number of Records {}, Generation counter {generation}", entries.len());

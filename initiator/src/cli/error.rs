@@ -203,7 +203,7 @@ fn remedy_of_attach(options: &HostOptions, error: &AttachError) -> Option<String
 
 fn class_of_attach(error: &AttachError) -> Class {
     let error = match error {
-        AttachError::Connect(error) => error,
+        AttachError::Connect(error) | AttachError::Neither { software: error, .. } => error,
         AttachError::Options(_) => return Class::Usage,
         AttachError::Provider(ProviderError::NotOnTheWay { .. }) => return Class::Unreachable,
         _ => return Class::System,

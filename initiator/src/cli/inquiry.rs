@@ -3,10 +3,10 @@ use clap::Args;
 use ironside_common::nvme::Nqn;
 
 use super::arguments::{Target, Transport};
-use super::attachment::{Attachment, Directory};
+use super::attachment::{Attachment, Directory, Specification};
 use super::error::CliError;
 use super::secrets::Secrets;
-use crate::attach::{self, AttachOptions, Crc, Description};
+use crate::attach::{self, AttachOptions, Crc, Description, Provider};
 use crate::host::{HostOptions, Namespace};
 
 /// Whom to ask: something attached, or a controller by its address and name.
@@ -27,6 +27,9 @@ pub(super) struct Subject {
     /// Port of the target
     #[arg(short = 's', long, value_name = "PORT", default_value_t = 4420)]
     trsvcid: u16,
+    /// What carries the connection; as it is attached, or auto, unless given
+    #[arg(long, value_name = "PROVIDER")]
+    provider: Option<Provider>,
     /// NQN of this host, instead of that in /etc/nvme/hostnqn
     #[arg(short = 'q', long, value_name = "NQN")]
     hostnqn: Option<Nqn>,
@@ -41,22 +44,24 @@ pub(super) struct Subject {
 pub(super) struct Asked {
     pub(super) options: HostOptions,
     pub(super) crc: Crc,
+    pub(super) provider: Provider,
     /// The namespace of the attached device.
     pub(super) nsid: Option<u32>,
 }
 
 impl Asked {
     fn attach_options(self) -> AttachOptions {
-        AttachOptions { crc: self.crc, ..AttachOptions::new(self.options) }
+        AttachOptions { crc: self.crc, provider: self.provider, ..AttachOptions::new(self.options) }
     }
 }
 
 impl Subject {
     pub(super) fn resolve(&self) -> Result<Asked, CliError> {
-        match &self.device {
-            Some(device) => attached(device, &self.secrets),
-            None => self.elsewhere(),
-        }
+        let asked = match &self.device {
+            Some(device) => attached(device, &self.secrets)?,
+            None => self.elsewhere()?,
+        };
+        Ok(Asked { provider: self.provider.unwrap_or(asked.provider), ..asked })
     }
 
     fn elsewhere(&self) -> Result<Asked, CliError> {
@@ -67,12 +72,13 @@ impl Subject {
             hostnqn: self.hostnqn,
             hostid: self.hostid,
             crc: Crc::On,
+            provider: Provider::Auto,
         };
         let nqn = self.nqn.unwrap_or_else(Nqn::discovery);
         let mut options = target.options(nqn)?;
         let given = self.secrets.given(&options)?;
         options.keys = given.source().keys(&given)?;
-        Ok(Asked { options, crc: target.crc, nsid: None })
+        Ok(Asked { options, crc: target.crc, provider: target.provider, nsid: None })
     }
 }
 
@@ -86,13 +92,17 @@ fn attached(word: &str, secrets: &Secrets) -> Result<Asked, CliError> {
     // What is said now comes before what was said when it was attached.
     let source = if given.is_said() { given.source() } else { specification.secrets };
     options.keys = source.keys(&given)?;
-    Ok(Asked { options, crc: specification.crc, nsid: Some(nsid) })
+    let Specification { crc, provider, .. } = specification;
+    Ok(Asked { options, crc, provider, nsid: Some(nsid) })
 }
 
 /// Asks the controller what it is.
 pub(super) fn inquire(asked: Asked) -> Result<Description, CliError> {
     let options = Box::new(asked.options.clone());
-    attach::inquire(asked.attach_options()).map_err(|source| CliError::Attach { options, source })
+    let found =
+        attach::inquire(asked.attach_options()).map_err(|source| CliError::Attach { options, source })?;
+    Target::remark(&found.carried);
+    Ok(found)
 }
 
 /// The namespace meant: the one named, or the only one.

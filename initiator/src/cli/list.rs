@@ -169,6 +169,7 @@ fn device(status: &Status) -> Value {
         "FailedAttempts": condition.failed_attempts,
         "GivesUpInSeconds": condition.gives_up_in_seconds,
         "Via": attachment.via,
+        "Carrier": attachment.carried,
         "ReadOnly": attachment.read_only,
         "Process": attachment.pid,
     })

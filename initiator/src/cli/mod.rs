@@ -101,15 +101,15 @@ mod tests {
             Cli::try_parse_from(words.map(|word| if word == "connect" { "attach" } else { word })).is_ok()
         );
         for line in [
-            "ironside discover -t rdma -a 127.0.0.1 -s 4420 -o json",
-            "ironside doctor -a 127.0.0.1 -s 4420 -o json",
+            "ironside discover -t rdma -a 127.0.0.1 -s 4420 --provider ibv -o json",
+            "ironside doctor -a 127.0.0.1 -s 4420 --provider iwarp -o json",
             "ironside disconnect -n nqn.2026-11.org.example:a",
             "ironside disconnect -d /dev/loop0 --force",
             "ironside list -o normal",
-            "ironside id-ctrl /dev/loop0 --output-format=json",
+            "ironside id-ctrl /dev/loop0 --provider auto --output-format=json",
             "ironside gen-dhchap-key --hmac 1 --key-length 32 --nqn nqn.2026-11.org.example:a",
             "ironside check-dhchap-key --key DHHC-1:00:AAEC:",
-            "ironside id-ns -a ::1 -n nqn.2026-11.org.example:a --namespace-id 1",
+            "ironside id-ns -a ::1 -n nqn.2026-11.org.example:a --namespace-id 1 --provider iwarp",
         ] {
             assert!(Cli::try_parse_from(line.split_whitespace()).is_ok(), "{line}");
         }

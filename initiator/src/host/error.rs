@@ -133,6 +133,18 @@ impl ConnectError {
         }
     }
 
+    /// Whether nobody was there to answer, so that the same target may still answer by another provider.
+    #[must_use]
+    pub fn nobody_answered(&self) -> bool {
+        match self {
+            Self::Refused { doing: Doing::Dial(0), reason } => {
+                matches!(**reason, RejectReason::Unreachable(_) | RejectReason::TimedOut)
+            }
+            Self::TimedOut { doing, .. } => *doing == Doing::Dial(0),
+            _ => false,
+        }
+    }
+
     /// What a refusal of Connect means.
     pub(super) fn of_connect(doing: Doing, refusal: Refusal) -> Self {
         if refusal.status.is(Status::CONNECT_INVALID_HOST) {

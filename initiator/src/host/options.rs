@@ -46,6 +46,8 @@ pub struct HostOptions {
     pub ctrl_loss_tmo: Option<Duration>,
     /// Ask the controller to do without submission queue flow control.
     pub disable_sqflow: bool,
+    /// How long the connection of one queue may take to stand.
+    pub dial_patience: Duration,
     /// How long a command may stay unanswered before the connection counts as lost.
     pub io_timeout: Duration,
     /// Most bytes of one transfer, whatever the controller would take.
@@ -84,6 +86,7 @@ impl HostOptions {
             reconnect_delay: Duration::from_secs(10),
             ctrl_loss_tmo: Some(Duration::from_secs(600)),
             disable_sqflow: false,
+            dial_patience: Duration::from_secs(5),
             io_timeout: Duration::from_secs(30),
             max_transfer: 1 << 20,
             requests: 1024,

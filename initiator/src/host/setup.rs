@@ -25,8 +25,6 @@ use super::options::{ADMIN_QUEUE_SIZE, HostOptions, Role};
 use super::queue::Refusal;
 use super::scan::Scan;
 
-/// For a connection of one queue to stand.
-const DIAL_PATIENCE: Duration = Duration::from_secs(5);
 /// For the answer to a command. A target holds Connect until the writes of the old connection have drained.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at CSTS.
@@ -246,7 +244,7 @@ impl Setup {
     pub(super) fn deadline(&self) -> Time {
         match self.step {
             Step::AwaitReady => self.began + READY_INTERVAL,
-            Step::Dial(_) => self.began + DIAL_PATIENCE,
+            Step::Dial(_) => self.began + self.options.dial_patience,
             _ => self.began + COMMAND_PATIENCE,
         }
     }

@@ -166,7 +166,11 @@ fn attach(args: &PerfArgs, address: SocketAddr, nqn: Nqn) -> anyhow::Result<Atta
         ..AttachOptions::new(host)
     };
     make_room(&mut options.buffers, args);
-    Attached::attach(options).with_context(|| format!("attaching {address}"))
+    let attached = Attached::attach(options).with_context(|| format!("attaching {address}"))?;
+    if let Some(remark) = attached.description().carried.remark() {
+        eprintln!("perf: {remark}");
+    }
+    Ok(attached)
 }
 
 /// One buffer for each request outstanding, of the smallest size that holds it.

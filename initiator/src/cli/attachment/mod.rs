@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::error::Class;
 use super::secrets::Source;
-use crate::attach::{Crc, Provider, Registration};
+use crate::attach::{Carried, Crc, Provider, Registration};
 use crate::host::{Controller, HostOptions, Namespace};
 use crate::volume::Geometry;
 
@@ -99,6 +99,9 @@ pub(super) struct Attachment {
     pub(super) via: Via,
     /// Why this way and no other.
     pub(super) reason: String,
+    /// What carries its connections.
+    #[serde(default)]
+    pub(super) carried: Carried,
     /// What others open: a block device or a socket.
     pub(super) device: PathBuf,
     /// As asked, or because the namespace is.

@@ -114,7 +114,7 @@ impl Daemon {
         let found = attached.description();
         let namespace = choose(found, specification.nsid)?;
         let offer = Offer::make(&attached, claim.path(), specification, namespace, via)?;
-        let attachment = offer.attachment(claim, specification, &found.controller, namespace, reason);
+        let attachment = offer.attachment(claim, specification, found, namespace, reason);
         claim.write(&attachment)?;
         info!("{} is ready at {}", specification.nqn, attachment.device.display());
         Ok((attachment, attached, offer, control, signals))

@@ -12,14 +12,14 @@ use std::time::Duration;
 use ironside_common::size::Size;
 use tracing::{info, warn};
 
-use crate::attach::Attached;
+use crate::attach::{Attached, Description};
 use crate::cli::attachment::{Attachment, Claim, MOUNT, Specification, Via, VolumeFacts};
 use crate::cli::error::CliError;
 use crate::export::fuse::{Fuse, Mount};
 use crate::export::loop_device::LoopDevice;
 use crate::export::nbd::{Listener, Parameters, Server};
 use crate::export::usage::{self, Use};
-use crate::host::{Controller, Namespace};
+use crate::host::Namespace;
 use crate::volume::Geometry;
 
 /// The way to be taken, and why in words for people.
@@ -122,7 +122,7 @@ impl Offer {
         &self,
         claim: &Claim,
         specification: &Specification,
-        controller: &Controller,
+        found: &Description,
         namespace: &Namespace,
         reason: String,
     ) -> Attachment {
@@ -137,10 +137,11 @@ impl Offer {
             nsid: namespace.nsid,
             via,
             reason,
+            carried: found.carried.clone(),
             device: self.device(),
             read_only: namespace.geometry.read_only || specification.read_only,
             loop_device,
-            volume: VolumeFacts::new(controller, namespace),
+            volume: VolumeFacts::new(&found.controller, namespace),
         }
     }
 

@@ -16,7 +16,7 @@ use self::system::Machine;
 use super::arguments::{Format, Output, Target};
 use super::error::CliError;
 use super::table;
-use crate::attach::{AttachOptions, Provider, Registration, Route};
+use crate::attach::{AttachOptions, Registration, Route};
 
 /// Check the way to a target, and say what to do about what is wrong
 ///
@@ -30,9 +30,6 @@ pub(super) struct Arguments {
     /// The subsystem to connect to; the discovery controller unless given
     #[arg(short = 'n', long, value_name = "NQN")]
     nqn: Option<Nqn>,
-    /// What carries the connection
-    #[arg(long, value_name = "PROVIDER", default_value = "auto")]
-    provider: Provider,
     /// How buffers are lent to the target
     #[arg(long, value_name = "WAY", default_value = "auto")]
     registration: Registration,
@@ -88,8 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
     findings.push(system::check_memlock(adapter.is_some()));
     let before = Counters::read(&machine, interface, adapter.as_ref().map(Adapter::place));
-    let Arguments { provider, registration, count, .. } = *arguments;
-    let crc = arguments.target.crc;
+    let Arguments { registration, count, target: Target { crc, provider, .. }, .. } = *arguments;
     let attach = AttachOptions { crc, provider, registration, ..AttachOptions::new(options) };
     findings.extend(target::check(attach, count));
     let after = Counters::read(&machine, interface, adapter.as_ref().map(Adapter::place));

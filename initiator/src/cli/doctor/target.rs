@@ -3,26 +3,34 @@
 use std::time::Duration;
 
 use super::Finding;
-use crate::attach::{self, AttachOptions, Description};
+use crate::attach::{self, AttachOptions, Carried, Description};
 use crate::cli::error::CliError;
 
 pub(super) fn check(options: AttachOptions, count: u16) -> Vec<Finding> {
     let (address, nqn) = (options.host.address, options.host.nqn);
-    let carrier = match options.provider.by_adapter(address) {
-        Ok(true) => "an RDMA adapter",
-        _ => "software RDMA",
-    };
     let asked = Box::new(options.host.clone());
     match attach::probe(options, count) {
         Ok(found) => {
-            let reach = format!("{nqn} at {address} answers by {carrier}; its RDMA Read of our memory works");
-            vec![Finding::ok("reach", reach), judge_ping(&found)]
+            let carried = &found.carried;
+            let reach = format!("{nqn} at {address} answers by {carried}; its RDMA Read of our memory works");
+            vec![judge_reach(reach, carried), judge_ping(&found)]
         }
         Err(source) => {
             let error = CliError::Attach { options: asked, source };
             let remedy = error.remedy().unwrap_or_else(|| "the target's log says more".into());
             vec![Finding::fail("reach", error.to_string(), remedy)]
         }
+    }
+}
+
+fn judge_reach(found: String, carried: &Carried) -> Finding {
+    match carried {
+        Carried::SoftwareInstead(_) => Finding::warn(
+            "reach",
+            found,
+            "have the target serve by its adapter (ironside-target devices there says which it has), or take --provider iwarp here",
+        ),
+        Carried::Adapter | Carried::Software => Finding::ok("reach", found),
     }
 }
 
@@ -36,4 +44,18 @@ fn judge_ping(found: &Description) -> Finding {
         times.len()
     );
     Finding::ok("ping", found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn a_target_which_answers_by_software_only_though_an_adapter_leads_there_is_worth_a_warning() {
+        assert_eq!(judge_reach(String::new(), &Carried::Adapter).verdict, Verdict::Ok);
+        assert_eq!(judge_reach(String::new(), &Carried::Software).verdict, Verdict::Ok);
+        let instead = Carried::SoftwareInstead("no RDMA listener".into());
+        assert_eq!(judge_reach(String::new(), &instead).verdict, Verdict::Warn);
+    }
 }
