@@ -202,6 +202,11 @@ impl StagTable {
         Ok((slot, window.memory.slice(offset, length)))
     }
 
+    /// Whether the peer reaches any of a region.
+    pub(super) fn exposes(&self, lkey: u32) -> bool {
+        self.entries.iter().filter_map(|entry| entry.window.as_ref()).any(|window| window.memory.lkey == lkey)
+    }
+
     /// One more Read Response will leave from this memory.
     pub(super) fn hold(&mut self, slot: StagSlot) {
         self.entries[slot.index()].unsent += 1;

@@ -1,8 +1,9 @@
-//! One anonymous mapping, page-aligned, zeroed, taken from the system as it is touched.
+//! One anonymous mapping, page-aligned, zeroed, taken from the system as it is touched; or memory of somebody else's.
 //!
 //! Peers, the kernel and (for a RAM namespace) other reactors may write a region while we read it, so no
 //! Rust reference to its bytes ever exists: bytes are copied in and out. A race between two hosts for a
 //! shared region's bytes is an unspecified value and nothing worse.
+use std::any::Any;
 use std::io;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use super::PAGE;
 use super::copy::copy_racing;
 
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub struct Region {
     mapping: (NonNull<u8>, usize),
     /// Whether several threads touch it.
     shared: bool,
+    /// What holds the memory, if it is somebody else's.
+    keeper: Option<Arc<dyn Any + Send + Sync>>,
     /// [`PINNED`], and how many discards are under way.
     discards: AtomicU32,
 }
@@ -66,18 +70,35 @@ impl Region {
         let skipped = if huge { start.as_ptr().align_offset(HUGE_PAGE) } else { 0 };
         // SAFETY: a huge page more than `length` was mapped, and the next boundary of one is nearer than that.
         let base = unsafe { start.add(skipped) };
-        let region = Self { base, length, mapping: (start, mapped), shared, discards: AtomicU32::new(0) };
+        let (mapping, discards) = ((start, mapped), AtomicU32::new(0));
+        let region = Self { base, length, mapping, shared, keeper: None, discards };
         if huge {
             region.prefer_huge_pages();
         }
         Ok(Arc::new(region))
     }
 
-    /// A hint: what a volume's memory costs to reach is page tables, above all in a virtual machine. Where the
-    /// kernel has no transparent huge pages nothing is lost.
-    fn prefer_huge_pages(&self) {
-        // SAFETY: the range is our own mapping, and the advice changes none of its bytes.
-        let _ = unsafe { madvise(self.base.cast(), self.length, MmapAdvise::MADV_HUGEPAGE) };
+    /// Memory of somebody else's, as it lies, whose pages stay.
+    ///
+    /// # Safety
+    /// It may be read and written as long as the keeper is there. Nobody holds a reference to it while the region is read,
+    /// written, or named in work.
+    pub(super) unsafe fn of_others(bytes: NonNull<[u8]>, keeper: Arc<dyn Any + Send + Sync>) -> Arc<Self> {
+        let (base, length, keeper) = (bytes.cast(), bytes.len(), Some(keeper));
+        let (mapping, discards) = ((base, length), AtomicU32::new(PINNED));
+        Arc::new(Self { base, length, mapping, shared: false, keeper, discards })
+    }
+
+    /// Whether the memory is somebody else's: it is lent to peers for single commands only, whatever may be done with ours.
+    #[must_use]
+    pub const fn is_of_others(&self) -> bool {
+        self.keeper.is_some()
+    }
+
+    /// Whether it begins and ends with a page, so that it can be registered where it lies.
+    #[must_use]
+    pub fn is_whole_pages(&self) -> bool {
+        self.base.addr().get().is_multiple_of(PAGE) && self.length.is_multiple_of(PAGE)
     }
 
     /// Where it lies in this process.
@@ -151,6 +172,19 @@ impl Region {
         }
     }
 
+    /// Asks for huge pages where the region is large, of which tables of its pages need fewer entries. To be called before
+    /// the whole of it comes into use. What the system gives is its own affair.
+    pub fn prefer_huge_pages(&self) {
+        if self.is_of_others() || self.length < HUGE_PAGE {
+            return;
+        }
+        // SAFETY: the mapping is our own, and the advice changes nothing of what is in it.
+        let taken = unsafe { madvise(self.base.cast(), self.length, MmapAdvise::MADV_HUGEPAGE) };
+        if let Err(error) = taken {
+            tracing::debug!(%error, "the system has no huge pages to give by itself");
+        }
+    }
+
     /// To be called before a device is told of the pages: from now on none is given back to the system, or the
     /// device would go on to use those that were.
     pub fn pin(&self) {
@@ -198,6 +232,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        if self.keeper.is_some() {
+            return;
+        }
         // SAFETY: the mapping is ours, and whoever names its memory to the kernel holds the region.
         let result = unsafe { munmap(self.mapping.0.cast(), self.mapping.1) };
         debug_assert!(result.is_ok(), "munmap of our own mapping: {result:?}");
@@ -233,6 +270,25 @@ mod tests {
         region.read(0, &mut back);
         let expected = |i: usize| if (10..15).contains(&i) || (4096..8192).contains(&i) { 0 } else { 0xAA };
         assert!(back.iter().enumerate().all(|(i, &byte)| byte == expected(i)));
+    }
+
+    #[test]
+    fn huge_pages_are_asked_for_where_a_region_is_large() {
+        let flags_of = |region: &Region| {
+            let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let holds = |line: &str| {
+                let range = line.split(' ').next().and_then(|range| range.split_once('-'))?;
+                let number = |text| u64::from_str_radix(text, 16).ok();
+                Some((number(range.0)?..number(range.1)?).contains(&region.address()))
+            };
+            let mut lines = maps.lines().skip_while(|line| holds(line) != Some(true));
+            lines.find(|line| line.starts_with("VmFlags")).unwrap_or_default().to_owned()
+        };
+        let region = Region::new(2 * HUGE_PAGE).unwrap();
+        region.prefer_huge_pages();
+        if std::path::Path::new("/sys/kernel/mm/transparent_hugepage/enabled").exists() {
+            assert!(flags_of(&region).split(' ').any(|flag| flag == "hg"), "{}", flags_of(&region));
+        }
     }
 
     #[test]

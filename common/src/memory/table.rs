@@ -1,5 +1,5 @@
 //! The regions of one reactor by number, so that plain numbers can be turned into memory, checked.
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,13 +7,15 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::Region;
-use crate::verbs::Sge;
+use crate::verbs::{Registration, Sge};
 
 /// Which region each `lkey` names. A provider that registers memory with an adapter keeps its own keys
 /// beside these numbers.
 #[derive(Debug, Default)]
 pub struct Memory {
     regions: RefCell<Slab<Arc<Region>>>,
+    /// Numbers taken away, since the beginning.
+    unregistered: Cell<u64>,
 }
 
 impl Memory {
@@ -35,7 +37,24 @@ impl Memory {
     /// # Panics
     /// If there is no region of this number.
     pub fn unregister(&self, lkey: u32) -> Arc<Region> {
+        self.unregistered.set(self.unregistered.get() + 1);
         self.regions.borrow_mut().remove(index(lkey))
+    }
+
+    /// A number which grows with each region that loses its own: whoever keeps something of regions looks then whether they
+    /// are still there.
+    #[must_use]
+    pub fn unregistered(&self) -> u64 {
+        self.unregistered.get()
+    }
+
+    /// How a piece of a region may be lent where buffers are lent in this way: see [`Registration::for_memory`].
+    ///
+    /// # Panics
+    /// If there is no such region.
+    #[must_use]
+    pub fn lends(&self, lkey: u32, registration: Registration) -> Registration {
+        registration.for_memory(self.regions.borrow()[index(lkey)].is_of_others())
     }
 
     /// Whether this number is still the one of this region.

@@ -16,6 +16,16 @@ pub enum Registration {
 }
 
 impl Registration {
+    /// How memory is lent: the pool's is the provider's own, and lasts as long as it; somebody else's is lent for single
+    /// commands only, so that its owner has it alone between them.
+    #[must_use]
+    pub const fn for_memory(self, of_others: bool) -> Self {
+        match self {
+            Self::Pool if of_others => Self::Dynamic,
+            other => other,
+        }
+    }
+
     /// Whether putting the key in force is work posted in front of the command.
     #[must_use]
     pub const fn is_work(self) -> bool {

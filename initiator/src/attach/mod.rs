@@ -1,6 +1,7 @@
 //! An attached controller: a reactor thread which runs the host machine over software RDMA or an RDMA adapter,
 //! and the exports above it. [`Attached`] is the handle of everyone else.
 mod carrier;
+mod direct;
 mod export;
 mod inquiry;
 mod provider;
@@ -27,6 +28,7 @@ use crate::host::{
 };
 use crate::volume::State;
 
+pub use direct::{Direct, Lent, RegisterError, Registered};
 pub use export::{Context, Export, Site};
 pub use inquiry::{discover, inquire, probe};
 pub use provider::{Carried, Provider, ProviderError};

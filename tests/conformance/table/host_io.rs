@@ -1,5 +1,6 @@
 //! Our host at work: its commands, the memory it lets the target reach, and what it makes of a target which gets
 //! something wrong.
+use ironside_common::verbs::Registration;
 use ironside_initiator::host::{Fault, HostEvent};
 use ironside_initiator::volume::{IoError, Operation};
 
@@ -135,6 +136,30 @@ pub(crate) const ROWS: &[Requirement] = &[
         "as many RDMA Reads as the host said are answered at once, in their order",
         reads_are_answered_in_order,
     ),
+    row(
+        "host-io-23",
+        "NVMe RDMA 1.0, 3.6",
+        "where a key is not the target's to end, no invalidation is asked for, and one is Terminate: code 9",
+        keys_of_others_stay,
+    ),
+    row(
+        "host-io-24",
+        "RFC 5040, 7.2",
+        "a key made for one command alone has its right and bounds, and opens nothing after the response",
+        keys_made_for_a_command,
+    ),
+    row(
+        "host-io-25",
+        "RFC 5040, 7.2",
+        "the key of the pool goes both ways and lasts, within the pool",
+        keys_of_the_pool,
+    ),
+    row(
+        "host-io-26",
+        "RFC 5040, 7.2",
+        "memory of a program's own is lent for single commands, also where buffers are lent for good",
+        keys_of_memory_in_place,
+    ),
 ];
 
 /// A connected host which has sent the command for this request, and the command.
@@ -154,10 +179,18 @@ fn asked_of(script: Script, operation: Operation, offset: u64, length: u64) -> (
 
 /// The same, the command not being answered.
 fn unanswered(operation: Operation, length: u64) -> (Initiator, Command) {
+    unanswered_of(Script::default(), operation, length)
+}
+
+fn unanswered_of(script: Script, operation: Operation, length: u64) -> (Initiator, Command) {
     let answer: fn(&Command) -> _ = |command| {
         (command.qid == 1 && command.sqe[0] != 0x7F).then(|| Answer { never: true, ..Answer::default() })
     };
-    asked_of(Script { answer, ..Script::default() }, operation, 0, length)
+    asked_of(Script { answer, ..script }, operation, 0, length)
+}
+
+fn lending(registration: Registration) -> Script {
+    Script { registration, ..Script::default() }
 }
 
 fn read() {
@@ -400,4 +433,53 @@ fn reads_are_answered_in_order() {
         .map(|segment| segment.at().0)
         .collect();
     assert_eq!(sinks, (100..116).collect::<Vec<_>>());
+}
+
+fn keys_of_others_stay() {
+    for registration in [Registration::Pool, Registration::Dynamic] {
+        let (mut initiator, command) = unanswered_of(lending(registration), Operation::Read, 4096);
+        assert_eq!(command.sqe[39], 0x40, "a key without invalidation");
+        let key = command.keyed().0.0;
+        initiator.queues[1].respond(&response(&command, &Answer::default()), Some(key));
+        initiator.run();
+        let [kind, code] = terminate(&initiator);
+        assert_eq!((kind >> 4, code), (0, 9), "{registration:?}");
+    }
+}
+
+fn keys_made_for_a_command() {
+    exposed_for_one_command(|| lending(Registration::Dynamic));
+}
+
+fn keys_of_memory_in_place() {
+    for registration in [Registration::Window, Registration::Pool, Registration::Dynamic] {
+        exposed_for_one_command(|| Script { in_place: true, ..lending(registration) });
+    }
+}
+
+/// Right, bounds and end of the key of one command.
+fn exposed_for_one_command(script: impl Fn() -> Script) {
+    let (initiator, command) = asked_of(script(), Operation::Read, 0, 4096);
+    assert_eq!(initiator.completed[0].result, Ok(()));
+    assert_eq!(initiator.bytes(4096), [0x5A; 4096]);
+    assert_eq!(write_after(initiator, command.keyed().0), [0x11, 0], "its command is over");
+    let (initiator, command) = unanswered_of(script(), Operation::Write { fua: false }, 8192);
+    assert_eq!(write_after(initiator, command.keyed().0), [0x01, 2], "the other direction");
+    let (initiator, command) = unanswered_of(script(), Operation::Read, 4096);
+    let (stag, base) = command.keyed().0;
+    assert_eq!(write_after(initiator, (stag, base + 4089)), [0x11, 1], "beyond its buffer");
+}
+
+fn keys_of_the_pool() {
+    let (mut initiator, command) = asked_of(lending(Registration::Pool), Operation::Read, 0, 4096);
+    assert_eq!(initiator.completed[0].result, Ok(()));
+    let (stag, base) = command.keyed().0;
+    initiator.queues[1].write((stag, base + 8192), &[1; 8]);
+    initiator.queues[1].collects_responses = true;
+    initiator.queues[1].send_segment(&read_request(1, (9, 0), 512, (stag, base)));
+    initiator.run();
+    assert_eq!(initiator.bytes(8200)[8192..], [1; 8], "another buffer's bytes");
+    let answered = initiator.queues[1].others.iter().find(|segment| segment.opcode() == READ_RESPONSE);
+    assert_eq!(answered.expect("it may be read too").payload(), [0x5A; 512]);
+    assert_eq!(write_after(initiator, (stag, base + (1 << 20) - 7)), [0x11, 1], "beyond the pool");
 }

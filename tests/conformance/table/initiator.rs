@@ -2,12 +2,13 @@
 //! target of bytes, which a row may make as wrong as it likes.
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use ironside_common::memory::{Memory, Region};
+use ironside_common::memory::{Memory, Own, Pages, Region};
 use ironside_common::provider::soft::{Settings, Soft};
 use ironside_common::time::Time;
-use ironside_common::verbs::{Sge, Verbs};
+use ironside_common::verbs::{Registration, Sge, Verbs};
 use ironside_initiator::host::{ConnectError, Fault, Host, HostEvent, HostOptions};
 use ironside_initiator::volume::{Completed, Operation, Request};
 use uuid::Uuid;
@@ -79,11 +80,16 @@ pub(crate) struct Script {
     pub(crate) answer: fn(&Command) -> Option<Answer>,
     /// Makes the MPA Reply from queue identifier and private data; by default the enhanced one.
     pub(crate) reply: fn(u16) -> Vec<u8>,
+    /// How our host lends its memory, and whether that is a program's own.
+    pub(crate) registration: Registration,
+    pub(crate) in_place: bool,
 }
 
 impl Default for Script {
     fn default() -> Self {
-        Self { identify: |_| {}, cap: CAP, answer: |_| None, reply: usual_reply }
+        let registration = Registration::Window;
+        let (answer, reply) = (|_: &Command| None, usual_reply);
+        Self { identify: |_| {}, cap: CAP, answer, reply, registration, in_place: false }
     }
 }
 
@@ -164,11 +170,14 @@ impl Initiator {
         let mut options = HostOptions::new(address, nqn(OPEN), nqn(HOST), Uuid::from_bytes(HOST_ID));
         change(&mut options);
         let memory = Memory::new();
-        let lkey = memory.register(Region::new(1 << 20).expect("memory"));
+        let own = || Arc::clone(Own::new(Pages::zeroed(1 << 20)).region());
+        let region = if script.in_place { own() } else { Region::new(1 << 20).expect("memory") };
+        let lkey = memory.register(region);
         let buffer = memory.sge(lkey, 0, 1 << 20);
         let dialled = Dialled::default();
         let dialer = ToTest { dialled: Rc::clone(&dialled) };
-        let settings = Settings { crc: false, seed: 2, ..Settings::default() };
+        let registration = script.registration;
+        let settings = Settings { crc: false, seed: 2, registration, ..Settings::default() };
         let soft = Soft::new(Rc::clone(&memory), Box::new(dialer), settings);
         let host = Host::new(options, Rc::clone(&memory)).expect("memory");
         let now = Time::from_nanos(1 << 50);

@@ -1,14 +1,15 @@
 //! A closed loop of requests: so many are outstanding until the time is over. It lives in the reactor like any
 //! export, so nothing stands between it and the volume.
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use hdrhistogram::Histogram;
-use ironside_common::memory::Lease;
+use ironside_common::memory::{Lease, Own, Pages};
 use ironside_common::time::Time;
-use ironside_common::verbs::Token;
+use ironside_common::verbs::{Sge, Token};
 use ironside_initiator::attach::{Context, Export, Site};
 use ironside_initiator::volume::{Completed, Operation, Request};
 
@@ -39,6 +40,8 @@ pub(super) struct Workload {
     pub reads_percent: u8,
     pub order: Order,
     pub verify: bool,
+    /// Whether buffers are the program's own.
+    pub in_place: bool,
     pub duration: Duration,
     /// It ends after so many, if not before.
     pub requests: u64,
@@ -73,8 +76,34 @@ pub(super) struct Load {
     closing: bool,
 }
 
+/// Where the data of requests lies, one at a time.
+enum Buffer {
+    Leased(Lease),
+    InPlace { _own: Own<Pages>, sge: Sge },
+}
+
+impl Buffer {
+    fn new(workload: &Workload, site: &Site<'_>) -> io::Result<Self> {
+        let size = workload.request_size;
+        if !workload.in_place {
+            let lease = site.pool.lease(size).ok_or(io::ErrorKind::OutOfMemory)?;
+            return Ok(Self::Leased(lease));
+        }
+        let own = Own::new(Pages::zeroed(size as usize));
+        let lkey = site.memory.register(Arc::clone(own.region()));
+        Ok(Self::InPlace { sge: site.memory.sge(lkey, 0, size), _own: own })
+    }
+
+    fn sge(&self) -> Sge {
+        match self {
+            Self::Leased(lease) => lease.sge(),
+            Self::InPlace { sge, .. } => *sge,
+        }
+    }
+}
+
 struct Slot {
-    lease: Lease,
+    buffer: Buffer,
     /// The request it has outstanding.
     place: Option<u64>,
     writes: bool,
@@ -84,17 +113,16 @@ struct Slot {
 
 impl Load {
     pub(super) fn new(workload: Workload, site: &Site<'_>, result: SyncSender<Figures>) -> io::Result<Self> {
-        let lease = || site.pool.lease(workload.request_size).ok_or(io::ErrorKind::OutOfMemory);
         let mut slots = Vec::new();
         for _ in 0..workload.depth {
-            let lease = lease()?;
-            slots.push(Slot { lease, place: None, writes: false, sequence: 0, began: Time::ZERO });
+            let buffer = Buffer::new(&workload, site)?;
+            slots.push(Slot { buffer, place: None, writes: false, sequence: 0, began: Time::ZERO });
         }
         let mut scratch = vec![0; workload.request_size as usize];
         let written = if workload.verify { workload.places } else { 0 };
         let written = vec![0; usize::try_from(written).map_err(io::Error::other)?];
         fill(&mut scratch, &workload, 0, 1);
-        slots.iter().for_each(|slot| site.memory.write(slot.lease.sge(), &scratch));
+        slots.iter().for_each(|slot| site.memory.write(slot.buffer.sge(), &scratch));
         let histogram = || Histogram::new_with_max(LATENCY_MAX_NS, PRECISION).map_err(io::Error::other);
         let (reads, writes) = (histogram()?, histogram()?);
         Ok(Self {
@@ -122,7 +150,7 @@ impl Load {
             self.sequence += 1;
             slot.sequence = self.sequence;
             fill(&mut self.scratch, &self.workload, place, self.sequence);
-            context.memory.write(slot.lease.sge(), &self.scratch);
+            context.memory.write(slot.buffer.sge(), &self.scratch);
         }
         (slot.place, slot.writes, slot.began) = (Some(place), writes, context.now);
         let request = Request {
@@ -130,7 +158,7 @@ impl Load {
             operation: if writes { Operation::Write { fua: false } } else { Operation::Read },
             offset: place * u64::from(self.workload.request_size),
             length: self.workload.request_size.into(),
-            buffer: Some(slot.lease.sge()),
+            buffer: Some(slot.buffer.sge()),
         };
         let taken = context.volume.submit(request).is_ok();
         if taken {
@@ -178,7 +206,7 @@ impl Load {
         if sequence == 0 {
             return;
         }
-        context.memory.read(slot.lease.sge(), &mut self.scratch);
+        context.memory.read(slot.buffer.sge(), &mut self.scratch);
         let blocks = self.scratch.chunks_exact_mut(self.workload.block_size as usize);
         let first = place * u64::from(self.workload.request_size / self.workload.block_size);
         for (block, number) in blocks.zip(first..) {

@@ -79,6 +79,9 @@ pub(crate) struct PerfArgs {
     /// How buffers are lent to the target
     #[arg(long, value_enum, value_name = "WAY", default_value_t = Registration::Auto)]
     registration: Registration,
+    /// Use buffers of this program's own, registered where they lie, instead of the attachment's
+    #[arg(long)]
+    in_place: bool,
     /// Core to run on
     #[arg(long)]
     core: Option<usize>,
@@ -165,7 +168,9 @@ fn attach(args: &PerfArgs, address: SocketAddr, nqn: Nqn) -> anyhow::Result<Atta
         core: args.core,
         ..AttachOptions::new(host)
     };
-    make_room(&mut options.buffers, args);
+    if !args.in_place {
+        make_room(&mut options.buffers, args);
+    }
     let attached = Attached::attach(options).with_context(|| format!("attaching {address}"))?;
     if let Some(remark) = attached.description().carried.remark() {
         eprintln!("perf: {remark}");
@@ -207,6 +212,7 @@ fn measure(attached: &Attached, args: &PerfArgs) -> anyhow::Result<Report> {
         reads_percent: args.reads,
         order: args.order,
         verify: args.verify,
+        in_place: args.in_place,
         duration: Duration::from_secs_f64(args.seconds),
         requests: if args.once { places } else { u64::MAX },
     };

@@ -16,6 +16,9 @@ pub(super) trait Pump {
 
     /// How buffers are lent to peers: said before anything is connected.
     fn set_registration(&mut self, registration: Registration);
+
+    /// Whether a peer reaches any of a region of ours.
+    fn exposes(&self, lkey: u32) -> bool;
 }
 
 /// The carrier of one world.
@@ -45,6 +48,10 @@ impl Pump for SimProvider {
 
     fn set_registration(&mut self, registration: Registration) {
         Self::set_registration(self, registration);
+    }
+
+    fn exposes(&self, lkey: u32) -> bool {
+        Self::exposes(self, lkey)
     }
 }
 

@@ -3,13 +3,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use ironside_common::memory::{Lease, Memory, Pool, SizeClass};
+use ironside_common::memory::{Lease, Memory, Own, Pages, Pool, SizeClass};
 use ironside_common::nvme::{Nqn, Status, StatusType};
 use ironside_common::provider::sim::Choices;
 use ironside_common::time::Time;
-use ironside_common::verbs::{Registration, Verbs};
+use ironside_common::verbs::{Registration, Sge, Verbs};
 use ironside_initiator::host::{Host, HostEvent, HostOptions};
 use ironside_initiator::volume::{Completed, IoError, Operation, Request};
 use uuid::Uuid;
@@ -29,6 +30,8 @@ pub(super) struct HostSide<F: Fabric> {
     provider: F::Provider,
     memory: Rc<Memory>,
     pool: Rc<Pool>,
+    /// Whether requests bring memory of their own, which is registered where it lies and gone with them.
+    in_place: bool,
     outstanding: BTreeMap<u64, Outstanding>,
     next_tag: u64,
     /// Requests which ended well.
@@ -39,7 +42,21 @@ pub(super) struct HostSide<F: Fabric> {
 struct Outstanding {
     disk: usize,
     what: What,
-    lease: Option<Lease>,
+    buffer: Option<Buffer>,
+}
+
+enum Buffer {
+    Leased(Lease),
+    InPlace { _own: Own<Pages>, sge: Sge },
+}
+
+impl Buffer {
+    fn sge(&self) -> Sge {
+        match self {
+            Self::Leased(lease) => lease.sge(),
+            Self::InPlace { sge, .. } => *sge,
+        }
+    }
 }
 
 enum What {
@@ -82,8 +99,18 @@ impl<F: Fabric> HostSide<F> {
         };
         let mut host = Host::new(options, Rc::clone(&memory)).expect("address space is plenty");
         host.start(&mut provider, now);
-        let outstanding = BTreeMap::new();
-        Self { number, host, provider, memory, pool, outstanding, next_tag: 0, succeeded: 0, failed: 0 }
+        Self {
+            number,
+            host,
+            provider,
+            memory,
+            pool,
+            in_place: choices.chance(30),
+            outstanding: BTreeMap::new(),
+            next_tag: 0,
+            succeeded: 0,
+            failed: 0,
+        }
     }
 
     pub(super) fn turn(&mut self, now: Time, shadows: &mut [Shadow]) -> bool {
@@ -126,41 +153,61 @@ impl<F: Fabric> HostSide<F> {
         let blocks = first..first + count as usize;
         let Some((operation, what)) = pick(&mut shadows[disk], blocks.clone(), choices) else { return false };
         let length = count * BLOCK_SIZE;
-        let lease = match operation {
-            Operation::Read | Operation::Write { .. } => self.pool.lease(length),
-            _ => None,
-        };
-        let needs_lease = matches!(operation, Operation::Read | Operation::Write { .. });
-        let outstanding = Outstanding { disk, what, lease };
-        if needs_lease && outstanding.lease.is_none() {
+        let needs_buffer = matches!(operation, Operation::Read | Operation::Write { .. });
+        let buffer = if needs_buffer { self.buffer(length) } else { None };
+        let outstanding = Outstanding { disk, what, buffer };
+        if needs_buffer && outstanding.buffer.is_none() {
             outstanding.give_up(&mut shadows[disk]);
             return false;
         }
         self.fill(&outstanding);
         let tag = self.next_tag;
         self.next_tag += 1;
-        let buffer = outstanding.lease.as_ref().map(Lease::sge);
+        let buffer = outstanding.buffer.as_ref().map(Buffer::sge);
         let offset = first as u64 * u64::from(BLOCK_SIZE);
         let request = Request { tag, operation, offset, length: length.into(), buffer };
         super::trace(|| format!("host {} submit {tag} disk {disk} {operation:?} {blocks:?}", self.number));
         match self.host.submit(index, request) {
             Ok(()) => drop(self.outstanding.insert(tag, outstanding)),
-            Err(_) => outstanding.give_up(&mut shadows[disk]),
+            Err(_) => {
+                self.give_back(outstanding.buffer.as_ref());
+                outstanding.give_up(&mut shadows[disk]);
+            }
         }
         true
     }
 
+    fn buffer(&self, length: u32) -> Option<Buffer> {
+        if !self.in_place {
+            return self.pool.lease(length).map(Buffer::Leased);
+        }
+        let own = Own::new(Pages::zeroed(length as usize));
+        let lkey = self.memory.register(Arc::clone(own.region()));
+        Some(Buffer::InPlace { sge: self.memory.sge(lkey, 0, length), _own: own })
+    }
+
+    /// Memory of a request's own is nobody's any more: whoever still named it would find no region there.
+    fn give_back(&self, buffer: Option<&Buffer>) {
+        if let Some(Buffer::InPlace { sge, .. }) = buffer {
+            assert!(
+                !self.provider.exposes(sge.lkey),
+                "the target reaches memory of a request which has ended"
+            );
+            drop(self.memory.unregister(sge.lkey));
+        }
+    }
+
     fn fill(&self, outstanding: &Outstanding) {
-        if let (What::Write { write, .. }, Some(lease)) = (&outstanding.what, &outstanding.lease) {
-            let words = lease.sge().length / 8;
+        if let (What::Write { write, .. }, Some(buffer)) = (&outstanding.what, &outstanding.buffer) {
+            let words = buffer.sge().length / 8;
             let bytes: Vec<u8> = (0..words).flat_map(|_| write.content.to_le_bytes()).collect();
-            self.memory.write(lease.sge(), &bytes);
+            self.memory.write(buffer.sge(), &bytes);
         }
     }
 
     fn on_completed(&mut self, completed: Completed, shadows: &mut [Shadow]) {
         super::trace(|| format!("host {} {completed:?}", self.number));
-        let Outstanding { disk, what, lease } =
+        let Outstanding { disk, what, buffer } =
             self.outstanding.remove(&completed.tag).expect("a request ends once");
         let shadow = &mut shadows[disk];
         let succeeded = completed.result.is_ok();
@@ -172,9 +219,11 @@ impl<F: Fabric> HostSide<F> {
             && matches!(&what, What::Write { write, .. } if in_one(write));
         self.succeeded += u64::from(succeeded);
         self.failed += u64::from(!succeeded);
+        let reads = succeeded && matches!(what, What::Read(_));
+        let contents = buffer.as_ref().filter(|_| reads).map(|buffer| self.contents(buffer.sge()));
+        self.give_back(buffer.as_ref());
         match what {
             What::Read(blocks) => {
-                let contents = lease.filter(|_| succeeded).map(|lease| self.contents(&lease));
                 shadow.end_read(blocks, contents.as_deref());
             }
             What::Write { write, .. } if refused_whole => shadow.withdraw_write(&write),
@@ -185,9 +234,9 @@ impl<F: Fabric> HostSide<F> {
     }
 
     /// What each block of the buffer is filled with.
-    fn contents(&self, lease: &Lease) -> Vec<u64> {
-        let mut bytes = vec![0; lease.sge().length as usize];
-        self.memory.read(lease.sge(), &mut bytes);
+    fn contents(&self, buffer: Sge) -> Vec<u64> {
+        let mut bytes = vec![0; buffer.length as usize];
+        self.memory.read(buffer, &mut bytes);
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
         let block = |block: &[u8]| {
             let first = word(&block[..8]);

@@ -10,7 +10,8 @@
 //! 6. once faults stop, everything ends within a bounded number of steps;
 //! 7. a drive which is not served any more is let go of, and nothing comes to it afterwards;
 //! 8. once every way to a namespace has ended and what had begun too, nothing comes to its drive, and a command
-//!    refused for want of a way has changed nothing.
+//!    refused for want of a way has changed nothing;
+//! 9. memory which a program lends in place is out of everybody's reach once its request has ended.
 //!
 //! (4), (5) and the slots and credits of (3) are asserted by the fabric and the queue pairs themselves.
 mod disk;

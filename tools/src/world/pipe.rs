@@ -245,6 +245,10 @@ impl Pump for PipeProvider {
     fn set_registration(&mut self, registration: Registration) {
         self.soft.set_registration(registration);
     }
+
+    fn exposes(&self, lkey: u32) -> bool {
+        self.soft.exposes(lkey)
+    }
 }
 
 impl Verbs for PipeProvider {

@@ -243,6 +243,12 @@ impl Stream {
         self.messages
     }
 
+    /// Whether the peer reaches any of a region.
+    #[must_use]
+    pub fn exposes(&self, lkey: u32) -> bool {
+        self.stags.exposes(lkey)
+    }
+
     /// Whether there are bytes which could be sent now.
     #[must_use]
     pub fn has_output(&self) -> bool {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rdma_sys::{
     ibv_access_flags, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr, ibv_mr, ibv_pd, ibv_poll_cq,
-    ibv_qp, ibv_qp_init_attr, ibv_req_notify_cq, ibv_sge, ibv_wc,
+    ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_req_notify_cq, ibv_sge, ibv_wc,
 };
 
 use super::cm::CmId;
@@ -136,10 +136,24 @@ impl Adapter {
     }
 
     fn log_limits(&self, name: &str) {
-        let ibv_device_attr { max_qp, max_qp_wr, max_cqe, max_mr, .. } = self.limits;
+        let ibv_device_attr { max_qp, max_qp_wr, max_sge, max_cqe, max_mr, max_mr_size, max_mw, .. } =
+            self.limits;
         let reads = self.reads_out();
         let (lends, receives) = (self.lends, self.shared_most);
-        tracing::info!(name, ?lends, max_qp, max_qp_wr, max_cqe, max_mr, reads, receives, "adapter in use");
+        tracing::info!(
+            name,
+            ?lends,
+            max_qp,
+            max_qp_wr,
+            max_sge,
+            max_cqe,
+            max_mr,
+            max_mr_size,
+            max_mw,
+            reads,
+            receives,
+            "adapter in use"
+        );
         if lends.is_none() && receives == 0 {
             tracing::info!(name, "the adapter shares no receives: each connection locks memory for its own");
         }
@@ -173,7 +187,8 @@ impl Adapter {
 
     /// Registers a region that connections share.
     pub(super) fn share(&mut self, lkey: u32) -> io::Result<()> {
-        let registration = self.register(lkey, self.lends.map_or(LOCAL, region_access))?;
+        let lends = self.lends.map(|lends| self.memory.lends(lkey, lends));
+        let registration = self.register(lkey, lends.map_or(LOCAL, region_access))?;
         let number = lkey as usize;
         if self.registrations.len() <= number {
             self.registrations.resize_with(number + 1, || None);
@@ -185,6 +200,7 @@ impl Adapter {
 
     fn register(&self, lkey: u32, access: ibv_access_flags) -> io::Result<Registration> {
         let region = self.memory.region(lkey);
+        check_region(&self.limits, region.len())?;
         // SAFETY: the domain is valid, and outlives what is registered in it: that goes first.
         unsafe { Registration::new(self.library, self.pd, region, access) }
     }
@@ -192,6 +208,11 @@ impl Adapter {
     /// How buffers are lent to peers.
     pub(super) fn lends(&self) -> verbs::Registration {
         self.lends.unwrap_or_default()
+    }
+
+    /// Whether a piece is of memory which is not ours.
+    pub(super) fn is_of_others(&self, sge: Sge) -> bool {
+        self.memory.region(sge.lkey).is_of_others()
     }
 
     /// The key under which peers reach a piece, where regions are registered for them.
@@ -398,24 +419,21 @@ impl Adapter {
         wish: ibv_qp_init_attr,
         inline: u32,
     ) -> io::Result<(*mut ibv_qp, bool)> {
-        let wanted = wish.cap.max_send_wr.max(wish.cap.max_recv_wr);
-        let most = u32::try_from(self.limits.max_qp_wr).unwrap_or(0);
-        if wanted > most {
-            let text = format!(
-                "a queue pair of {wanted} work requests is needed; the adapter has {most}: choose a lower depth"
-            );
-            return Err(io::Error::other(text));
-        }
+        check_queue_pair(&self.limits, &wish.cap)?;
         if self.sinks_are_lent {
             // Linux's siw takes no Send with Invalidate inline.
-            return Ok((id.create_queue_pair(self.pd, &mut { wish })?, false));
+            let made = id.create_queue_pair(self.pd, &mut { wish });
+            return Ok((made.map_err(|error| no_queue_pair(&self.limits, &error))?, false));
         }
         let mut first = wish;
         first.cap.max_inline_data = inline;
         match id.create_queue_pair(self.pd, &mut first) {
             Ok(qp) => Ok((qp, true)),
             // One without inline data may still do.
-            Err(_) => Ok((id.create_queue_pair(self.pd, &mut { wish })?, false)),
+            Err(_) => {
+                let made = id.create_queue_pair(self.pd, &mut { wish });
+                Ok((made.map_err(|error| no_queue_pair(&self.limits, &error))?, false))
+            }
         }
     }
 }
@@ -451,5 +469,68 @@ impl Drop for Adapter {
         // SAFETY: made by us, given back once, and nothing is left in it.
         let result = unsafe { (self.library.dealloc_pd)(self.pd) };
         debug_assert!(result == 0 || self.removed, "a protection domain stays: {result}");
+    }
+}
+
+/// Whether a queue pair is possible at all.
+fn check_queue_pair(limits: &ibv_device_attr, wanted: &ibv_qp_cap) -> io::Result<()> {
+    let work = wanted.max_send_wr.max(wanted.max_recv_wr);
+    let pieces = wanted.max_send_sge.max(wanted.max_recv_sge);
+    let most = |limit| u32::try_from(limit).unwrap_or(0);
+    let (most_work, most_pieces) = (most(limits.max_qp_wr), most(limits.max_sge));
+    let text = if work > most_work {
+        format!(
+            "a queue pair of {work} work requests is needed; the adapter has {most_work}: choose a lower depth"
+        )
+    } else if pieces > most_pieces {
+        format!("work requests of {pieces} pieces are needed; the adapter takes {most_pieces}")
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::other(text))
+}
+
+fn no_queue_pair(limits: &ibv_device_attr, error: &io::Error) -> io::Error {
+    let most = limits.max_qp;
+    let text = format!("the adapter makes no queue pair ({error}); it has {most} for all who use it");
+    io::Error::new(error.kind(), text)
+}
+
+fn check_region(limits: &ibv_device_attr, length: usize) -> io::Result<()> {
+    if length as u64 <= limits.max_mr_size {
+        return Ok(());
+    }
+    let most = limits.max_mr_size;
+    Err(io::Error::other(format!("a region of {length} bytes is to be registered; the adapter takes {most}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_adapter_has_not_is_refused_with_both_numbers() {
+        // SAFETY: numbers, for which zeroes are valid.
+        let mut limits: ibv_device_attr = unsafe { zeroed() };
+        (limits.max_qp_wr, limits.max_sge, limits.max_mr_size, limits.max_qp) = (256, 2, 1 << 20, 9);
+        let wanted = |work, pieces| ibv_qp_cap {
+            max_send_wr: work,
+            max_recv_wr: 1,
+            max_send_sge: pieces,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        assert!(check_queue_pair(&limits, &wanted(256, 2)).is_ok());
+        let refused =
+            |work, pieces| check_queue_pair(&limits, &wanted(work, pieces)).unwrap_err().to_string();
+        assert!(
+            refused(257, 2).starts_with("a queue pair of 257 work requests is needed; the adapter has 256")
+        );
+        assert_eq!(refused(256, 3), "work requests of 3 pieces are needed; the adapter takes 2");
+        assert!(check_region(&limits, 1 << 20).is_ok());
+        let large = check_region(&limits, (1 << 20) + 1).unwrap_err().to_string();
+        assert!(large.contains("1048577") && large.ends_with("takes 1048576"), "{large}");
+        let none = no_queue_pair(&limits, &io::Error::from_raw_os_error(libc::ENOMEM)).to_string();
+        assert!(none.ends_with("it has 9 for all who use it"), "{none}");
     }
 }

@@ -26,9 +26,9 @@ impl HostVerbs for Ibv {
     }
 
     fn prepare(&mut self, qp: QpHandle, mr: MrHandle, sge: Sge, access: Access) -> Exposure {
-        let Self { connections, adapters, .. } = self;
+        let Self { connections, adapters, memory, .. } = self;
         let connection = &mut connections[usize::from(qp.0)];
-        let registration = connection.lending.registration();
+        let registration = memory.lends(sge.lkey, connection.lending.registration());
         let nowhere = Exposure { mr, sge, access, remote: Remote { address: 0, rkey: 0 }, registration };
         let Phase::Full(full) = &connection.phase else { panic!("the queue pair is not connected yet") };
         let Some(link) = full.link.as_ref().filter(|_| !full.ended) else { return nowhere };

@@ -27,10 +27,8 @@ pub(super) enum Lending {
     /// Nothing: this end serves, or it has ended.
     Nothing,
     Windows(Vec<Window>),
-    /// The key of the region, which is registered for the peer's use.
-    Pool {
-        regions: u16,
-    },
+    /// The key of the region, which is registered for the peer's use; but of others' memory the piece, as below.
+    Pool(Vec<Option<Registered>>),
     /// For each buffer that may be lent, the registration while it is.
     Dynamic(Vec<Option<Registered>>),
 }
@@ -39,7 +37,7 @@ impl Lending {
     pub(super) const fn new(registration: Registration) -> Self {
         match registration {
             Registration::Window => Self::Windows(Vec::new()),
-            Registration::Pool => Self::Pool { regions: 0 },
+            Registration::Pool => Self::Pool(Vec::new()),
             Registration::Dynamic => Self::Dynamic(Vec::new()),
         }
     }
@@ -52,11 +50,7 @@ impl Lending {
                 windows.push(adapter.window()?);
                 windows.len() - 1
             }
-            Self::Pool { regions } => {
-                *regions += 1;
-                usize::from(*regions - 1)
-            }
-            Self::Dynamic(places) => {
+            Self::Pool(places) | Self::Dynamic(places) => {
                 places.push(None);
                 places.len() - 1
             }
@@ -75,8 +69,8 @@ impl Lending {
         let rkey = match self {
             Self::Nothing => return Err(io::Error::other("nothing can be lent any more")),
             Self::Windows(windows) => windows[usize::from(mr.0)].next_key(),
-            Self::Pool { .. } => adapter.key(sge)?,
-            Self::Dynamic(places) => {
+            Self::Pool(_) if !adapter.is_of_others(sge) => adapter.key(sge)?,
+            Self::Pool(places) | Self::Dynamic(places) => {
                 let registered = adapter.register_for_peer(sge, rights(access))?;
                 places[usize::from(mr.0)].insert(registered).rkey()
             }
@@ -109,20 +103,20 @@ impl Lending {
     pub(super) fn end(&mut self, key: u32) -> bool {
         match self {
             Self::Windows(_) => false,
-            Self::Dynamic(places) => {
+            Self::Pool(places) | Self::Dynamic(places) => {
                 let of_key =
                     |place: &&mut Option<Registered>| place.as_ref().is_some_and(|one| one.rkey() == key);
                 places.iter_mut().find(of_key).and_then(Option::take);
                 true
             }
-            Self::Nothing | Self::Pool { .. } => true,
+            Self::Nothing => true,
         }
     }
 
     pub(super) const fn registration(&self) -> Registration {
         match self {
             Self::Nothing | Self::Windows(_) => Registration::Window,
-            Self::Pool { .. } => Registration::Pool,
+            Self::Pool(_) => Registration::Pool,
             Self::Dynamic(_) => Registration::Dynamic,
         }
     }

@@ -56,6 +56,8 @@ pub struct Ibv {
     /// Connections there were, so that one is told from another under its handle.
     generations: u16,
     next_sweep: Time,
+    /// Regions which had lost their number when registrations were last looked through.
+    swept: u64,
     polled: bool,
     readable: bool,
     /// Adapters whose descriptor is polled, by number.
@@ -83,6 +85,7 @@ impl Ibv {
             broken: Vec::new(),
             generations: 0,
             next_sweep: Time::ZERO,
+            swept: 0,
             polled: false,
             readable: false,
             polled_adapters: Vec::new(),
@@ -147,8 +150,9 @@ impl Ibv {
         }
         self.end_broken();
         self.give_up_flushing();
-        if now >= self.next_sweep {
-            self.next_sweep = now + SWEEP_INTERVAL;
+        let unregistered = self.memory.unregistered();
+        if now >= self.next_sweep || unregistered != self.swept {
+            (self.next_sweep, self.swept) = (now + SWEEP_INTERVAL, unregistered);
             self.adapters.iter_mut().for_each(|(_, adapter)| adapter.sweep());
             for (_, connection) in &mut self.connections {
                 connection.sweep(&self.memory);

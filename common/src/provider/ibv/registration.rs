@@ -42,6 +42,7 @@ impl Registration {
         bytes: Range<usize>,
         access: ibv_access_flags,
     ) -> io::Result<Self> {
+        region.prefer_huge_pages();
         region.pin();
         let base = region.pointer(bytes.start, bytes.len()).as_ptr().cast();
         // SAFETY: the region is mapped, and is held until the registration is given back.

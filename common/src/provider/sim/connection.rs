@@ -123,6 +123,12 @@ impl End {
         Some(exposed.sge.slice(u32::try_from(offset).ok()?, length))
     }
 
+    /// Whether the peer reaches any of a region.
+    pub(super) fn exposes(&self, lkey: u32) -> bool {
+        let exposed = self.regions.iter().filter_map(|region| region.exposed.as_ref());
+        exposed.chain(&self.lasting).any(|exposure| exposure.sge.lkey == lkey)
+    }
+
     /// The key of a whole region, which is in force from now on.
     pub(super) fn lasting(&mut self, whole: Sge, mr: MrHandle) -> Remote {
         if let Some(known) = self.lasting.iter().find(|exposure| exposure.sge.lkey == whole.lkey) {

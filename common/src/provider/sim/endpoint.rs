@@ -31,6 +31,15 @@ impl SimProvider {
         self.registration = registration;
     }
 
+    /// Whether a peer reaches any of a region of ours.
+    #[must_use]
+    pub fn exposes(&self, lkey: u32) -> bool {
+        let state = self.network.state.borrow();
+        let standing = state.connections.iter().filter(|(_, connection)| !connection.broken);
+        let mut ours = standing.flat_map(|(_, one)| &one.ends).filter(|end| end.endpoint == self.me);
+        ours.any(|end| end.exposes(lkey))
+    }
+
     /// Queue pairs not destroyed yet.
     #[must_use]
     pub fn queue_pairs(&self) -> usize {
@@ -140,6 +149,7 @@ impl HostVerbs for SimProvider {
         let registration = self.registration;
         self.with(qp, |state, id, side| {
             let end = &mut state.connections[id].ends[side];
+            let registration = state.endpoints[end.endpoint].memory.lends(sge.lkey, registration);
             if registration == Registration::Pool {
                 let whole = state.endpoints[end.endpoint].memory.whole(sge.lkey);
                 let remote = end.lasting(whole, mr);

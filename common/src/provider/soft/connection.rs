@@ -171,6 +171,10 @@ impl<W> Connection<W> {
         *regions - 1
     }
 
+    pub(super) fn exposes(&self, lkey: u32) -> bool {
+        matches!(&self.phase, Phase::Full(full) if full.stream.exposes(lkey))
+    }
+
     /// Whether anything can come from its wire.
     pub(super) fn is_receiving(&self) -> bool {
         self.wire.is_some() && !matches!(self.phase, Phase::Asked(_))

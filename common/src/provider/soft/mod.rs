@@ -163,6 +163,12 @@ impl<W: Wire> Soft<W> {
         self.settings.registration = registration;
     }
 
+    /// Whether a peer reaches any of a region of ours.
+    #[must_use]
+    pub fn exposes(&self, lkey: u32) -> bool {
+        self.connections.iter().any(|(_, connection)| connection.exposes(lkey))
+    }
+
     /// How many connections there may be, fewer than handles name.
     pub(in crate::provider) fn set_most(&mut self, most: u16) {
         self.connections.most = most;

@@ -98,7 +98,7 @@ impl<W: Wire> HostVerbs for Soft<W> {
     }
 
     fn prepare(&mut self, qp: QpHandle, mr: MrHandle, sge: Sge, access: Access) -> Exposure {
-        let registration = self.settings.registration;
+        let registration = self.memory.lends(sge.lkey, self.settings.registration);
         let memory = Rc::clone(&self.memory);
         let full = self.stream_of_mut(qp);
         let remote = match registration {
