@@ -112,6 +112,9 @@ def check_machine():
     # Drivers of libibverbs, without which a guest's adapters are not seen.
     if not Path("/etc/libibverbs.d/siw.driver").exists():
         missing.append("ibverbs-providers")
+    # A peer of ours that misuses keys by an adapter; Debian's own Python runs it.
+    if not Path("/usr/lib/python3/dist-packages/pyverbs").exists():
+        missing.append("python3-pyverbs")
     if missing:
         install(missing)
 

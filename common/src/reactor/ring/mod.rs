@@ -124,6 +124,7 @@ impl Ring {
         if region.len() > LARGEST_BUFFER {
             return false;
         }
+        region.prefer_huge_pages();
         let buffer =
             libc::iovec { iov_base: region.pointer(0, region.len()).as_ptr().cast(), iov_len: region.len() };
         // SAFETY: the memory stays mapped until the kernel has let go of it: the ring holds the region
