@@ -44,7 +44,7 @@ class Lab:
 
         `suite`: whose kernel, of Debian's "backports" or its "own"; `siw`: the driver's build, "siw-crc" asks for MPA
         checksums; `forward`: (port of this machine, port of the guest) that lead to it; `devices`: arguments of QEMU;
-        `programs`: those of ours to run in the guest, "target" as $TARGET.
+        `programs`: those of ours to run in the guest, "target" as $TARGET, "ironside" as $IRONSIDE, "tools" as $TOOLS.
         """
         assert siw in kernel.SIW_BUILDS
         files = [self.programs[name] for name in programs]

@@ -1,4 +1,4 @@
-"""`ironside` and our target by one RoCE adapter, in software (rxe): fio verify."""
+"""`ironside` and our target by one RoCE adapter, in software (rxe): fio verify, and memory which is registered in place."""
 
 
 def run(lab):
@@ -12,9 +12,14 @@ def run(lab):
         verify_with_fio "$device" randrw 4k 4m 16
         verify_with_fio "$device" write 1m 16m 2
         detach_ours
+        for way in window pool dynamic; do
+            step "memory in place, $way"
+            must "$TOOLS" perf -a 10.9.0.1 -n "$NQN" --provider ibv --registration $way --in-place --verify --yes-overwrite \
+                --reads 50 --block-size 64k --depth 4 --size 8m --seconds 3
+        done
         stop_serving
         """,
-        programs=("target", "ironside"),
+        programs=("target", "ironside", "tools"),
         NQN="nqn.2026-01.org.example:roce-ours",
     )
     lab.finish(guest)
