@@ -209,3 +209,44 @@ fn only_a_key_bound_by_work_is_the_peer_s_to_end() {
         assert!(refused, "{registration:?}");
     }
 }
+
+#[test]
+fn a_key_made_for_a_command_has_its_right_and_bounds_and_opens_nothing_afterwards() {
+    for (access, offset, ended) in
+        [(Access::RemoteWrite, 0, false), (Access::RemoteRead, 1, false), (Access::RemoteRead, 0, true)]
+    {
+        let mut pair = pair();
+        pair.host.set_registration(Registration::Dynamic);
+        let (received, remote) = command(&mut pair, access);
+        pair.target.repost(received);
+        if ended {
+            assert_eq!(fetch(&mut pair, remote, 512), WcStatus::Success);
+            pair.host.post_invalidate(pair.host_qp, token(Kind::Invalidate), remote.rkey);
+            settle(&pair.network);
+        }
+        let at = Remote { address: remote.address + offset, ..remote };
+        assert_eq!(fetch(&mut pair, at, 512), ACCESS_ERROR, "{access:?} at {offset}");
+    }
+}
+
+#[test]
+fn memory_of_others_is_lent_for_single_commands_however_ours_is_lent() {
+    for registration in [Registration::Window, Registration::Pool, Registration::Dynamic] {
+        let mut pair = pair();
+        pair.host.set_registration(registration);
+        let own = memory::Own::new(memory::Pages::zeroed(4096));
+        let lkey = pair.host_memory.register(std::sync::Arc::clone(own.region()));
+        let mr = pair.host.allocate_mr(pair.host_qp);
+        let sge = pair.host_memory.sge(lkey, 0, 4096);
+        let exposure = pair.host.prepare(pair.host_qp, mr, sge, Access::RemoteRead);
+        assert!(exposure.registration.ends_with_command());
+        pair.host.post_command(pair.host_qp, token(Kind::Command), &[7; 64], None, Some(exposure));
+        settle(&pair.network);
+        assert!(pair.host.exposes(lkey));
+        pair.host.post_invalidate(pair.host_qp, token(Kind::Invalidate), exposure.remote.rkey);
+        settle(&pair.network);
+        assert!(!pair.host.exposes(lkey), "{registration:?}");
+        drop(pair.host_memory.unregister(lkey));
+        assert_eq!(own.into_inner().len(), 4096);
+    }
+}
