@@ -216,6 +216,8 @@ impl Next {
             return self.preempt_registrations(key);
         }
         let host = self.host;
+        // Passed on, it is not released.
+        self.state.held = None;
         // The holders go, the new one apart; that a key of 0 means all of them.
         self.remove(|registrant| registrant.host_id != host && (key == 0 || registrant.key == key));
         self.state.held = Some(Held { kind, holder: host });

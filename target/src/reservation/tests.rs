@@ -290,3 +290,14 @@ fn what_need_not_last_is_not_written() {
     registrar.on_installed(UUID, install.number);
     assert!(matches!(registrar.poll(), Some(Action::Answer(1, Status::SUCCESS))));
 }
+
+#[test]
+fn a_reservation_that_is_passed_on_is_released_only_if_its_type_changes() {
+    for (kind, told) in [(Kind::WriteExclusiveRegistrantsOnly, 0), (Kind::ExclusiveAccessRegistrantsOnly, 1)]
+    {
+        let mut bench = Bench::held(Kind::WriteExclusiveRegistrantsOnly);
+        bench.ok(C, register(30)).ok(B, preempt(kind, 20, 10));
+        let released = bench.notices.iter().filter(|&&one| one == (C, Notification::ReservationReleased));
+        assert_eq!(released.count(), told, "{kind}");
+    }
+}
