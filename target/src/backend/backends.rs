@@ -31,6 +31,8 @@ pub struct Backends {
     running: Slab<Running>,
     /// Slots which have something to ask the ring.
     asking: VecDeque<usize>,
+    /// What the ring is to cancel.
+    cancelling: Vec<Token>,
     done: VecDeque<Done>,
     /// Zeroes to write from, once there is a file.
     zeroes: Option<Sge>,
@@ -57,6 +59,8 @@ struct Running {
     namespace: usize,
     progress: Progress,
     bounce: Option<Bounce>,
+    /// It is to end early.
+    is_cancelled: bool,
 }
 
 /// Aligned memory in place of a caller's which direct I/O would refuse.
@@ -76,6 +80,7 @@ impl Backends {
             attached: Slab::new(),
             running: Slab::with_capacity(depth),
             asking: VecDeque::with_capacity(depth),
+            cancelling: Vec::new(),
             done: VecDeque::with_capacity(depth),
             zeroes: None,
             generation: 0,
@@ -148,9 +153,13 @@ impl Backends {
     /// Puts what the operations ask for on the ring; says whether there was anything, or will be without the
     /// ring's saying so: then nobody may sleep.
     pub fn pump(&mut self, ring: &mut Ring) -> bool {
-        let busy = !self.asking.is_empty();
+        let busy = !self.asking.is_empty() || !self.cancelling.is_empty();
         while let Some(slot) = self.asking.pop_front() {
             let running = &mut self.running[slot];
+            if running.is_cancelled {
+                self.go_on(slot, Next::Done(Err(BlockError::Cancelled)));
+                continue;
+            }
             let attached = &self.attached[running.namespace];
             let Backend::File { ring_file, polled, file, .. } = &attached.backend else { continue };
             let token = ring_token(slot, running.generation);
@@ -163,6 +172,7 @@ impl Backends {
                 ask => ask.queue(ring, *ring_file, token),
             }
         }
+        self.cancelling.drain(..).for_each(|token| ring.cancel(token));
         let polls = self.polled.look();
         while let Some((token, result)) = self.polled.reap() {
             self.on_polled(token, result);
@@ -239,7 +249,14 @@ impl Backends {
         let Some(progress) = file.begin(operation) else { return Some(Ok(())) };
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
-        let slot = self.running.insert(Running { token, generation, namespace, progress, bounce });
+        let slot = self.running.insert(Running {
+            token,
+            generation,
+            namespace,
+            progress,
+            bounce,
+            is_cancelled: false,
+        });
         self.asking.push_back(slot);
         self.attached[namespace].in_flight += 1;
         None
@@ -293,6 +310,14 @@ impl Medium for Backends {
     fn submit(&mut self, token: Token, namespace: usize, operation: Operation) {
         if let Some(result) = self.start(token, namespace, operation) {
             self.done.push_back(Done { token, result });
+        }
+    }
+
+    /// Rare, and so a search through all there are.
+    fn cancel(&mut self, token: Token) {
+        if let Some((slot, running)) = self.running.iter_mut().find(|(_, running)| running.token == token) {
+            running.is_cancelled = true;
+            self.cancelling.push(ring_token(slot, running.generation));
         }
     }
 

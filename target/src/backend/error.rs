@@ -24,6 +24,9 @@ pub enum BlockError {
     /// Worth another try.
     #[error("the medium has no resources at the moment (errno {0})")]
     Busy(i32),
+    /// As it was asked to be.
+    #[error("the operation was cancelled")]
+    Cancelled,
     #[error("the protection information does not match")]
     Protection,
     #[error("reading fails (errno {0})")]
@@ -50,6 +53,7 @@ impl BlockError {
             libc::EBADE => Self::Reserved,
             libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN | libc::ENOLINK | libc::ESTALE => Self::Gone,
             libc::ENOMEM | libc::EAGAIN | libc::EBUSY | libc::ETIMEDOUT | libc::EINTR => Self::Busy(errno),
+            libc::ECANCELED => Self::Cancelled,
             libc::EILSEQ => Self::Protection,
             _ => match direction {
                 Direction::Read => Self::Read(errno),
@@ -73,6 +77,7 @@ impl From<BlockError> for Status {
             // Another path may lead to it.
             BlockError::Gone => Self::INTERNAL_PATH_ERROR,
             BlockError::Busy(_) => Self::INTERRUPTED,
+            BlockError::Cancelled => Self::ABORT_REQUESTED,
             BlockError::Protection | BlockError::Read(_) => Self::UNRECOVERED_READ,
             BlockError::Write(_) => Self::WRITE_FAULT,
         }

@@ -86,6 +86,9 @@ pub trait Medium {
     /// Starts an operation. The memory it names stays the medium's until it is done.
     fn submit(&mut self, token: Token, namespace: usize, operation: Operation);
 
+    /// Asks for an operation to end early. It ends in any case: cancelled, or as it would have.
+    fn cancel(&mut self, _token: Token) {}
+
     /// Where the bytes of a range lie, if they lie in memory which can be sent from directly. They may
     /// change meanwhile.
     fn in_place(&self, namespace: usize, offset: u64, length: u32) -> Option<Sge>;

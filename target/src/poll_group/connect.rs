@@ -408,29 +408,9 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 let result = persists.unwrap_or_default().into();
                 self.answer(now, *token, AdminReply { status, result, length: 0 });
             }
-            Outcome::Abort { sqid, cid } => {
-                let aborted = self.abort(now, cntlid, sqid, cid);
-                let result = u64::from(!aborted);
-                self.answer(now, *token, AdminReply { status: Status::SUCCESS, result, length: 0 });
-            }
+            Outcome::Abort { sqid, cid } => self.abort(now, cntlid, *token, (sqid, cid)),
         }
         self.controller_events(now, cntlid);
-    }
-
-    /// True if the command was found before it reached the medium. A queue of another reactor is not asked.
-    fn abort(&mut self, now: Time, cntlid: u16, sqid: u16, cid: u16) -> bool {
-        let reactor = self.settings.reactor;
-        let Some(entry) = self.controllers.get(cntlid) else { return false };
-        let mut queues = entry.queues.iter().filter(|queue| queue.name.reactor == reactor);
-        let Some(queue) = queues.find(|queue| queue.qid == sqid).map(|queue| queue.name) else {
-            return false;
-        };
-        let mut aborted = false;
-        // It may have gone a moment ago, and its handle be another's.
-        if self.named(queue).is_some() {
-            self.with_qpair(now, queue.qp, |qpair, cx| aborted = qpair.abort(cx, cid));
-        }
-        aborted
     }
 
     pub(super) fn answer(&mut self, now: Time, token: Token, reply: AdminReply) {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ironside_common::nvme::Status;
 use ironside_common::nvme::fabrics::{Connect, ConnectData};
 use ironside_common::nvme::reservation::Notification;
-use ironside_common::verbs::QpHandle;
+use ironside_common::verbs::{QpHandle, Token};
 use uuid::Uuid;
 
 use super::claims::{Claim, ClaimName};
-use super::reservations::{Asker, Reserve};
+use super::reservations::Reserve;
 use crate::catalog::Catalog;
 use crate::controller::Refusal;
 use crate::qpair::SharedCounts;
@@ -21,6 +21,13 @@ pub struct QueueName {
     pub reactor: usize,
     pub qp: QpHandle,
     pub generation: u32,
+}
+
+/// Who waits for the answer to a command that another reactor is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    pub(super) queue: QueueName,
+    pub(super) token: Token,
 }
 
 /// Who connects: hosts are told apart by both names.
@@ -66,6 +73,10 @@ pub enum Message {
     Quiesced { asking: QueueName },
     /// You need not answer any more.
     GaveUp { asking: QueueName },
+    /// A host wants a command of your I/O queue to end early.
+    Abort { queue: QueueName, cid: u16, asker: Asker },
+    /// Your answer to it.
+    Aborted { asker: Asker, aborted: bool },
     /// A host asks the registrar for a change of its rights.
     Reserve(Box<Reserve>),
     /// The answer to it.

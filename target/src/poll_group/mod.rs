@@ -4,6 +4,7 @@
 //! A controller lives on the reactor of its admin queue, which its identifier names, so that any reactor
 //! finds the way to it without asking. Its I/O queues may be anywhere.
 mod access;
+mod abort;
 mod authenticate;
 mod claims;
 mod connect;
@@ -89,6 +90,10 @@ impl<B: Storage> Medium for Desk<B> {
         self.storage.submit(token, namespace, operation);
     }
 
+    fn cancel(&mut self, token: Token) {
+        self.storage.cancel(token);
+    }
+
     fn in_place(&self, namespace: usize, offset: u64, length: u32) -> Option<Sge> {
         self.storage.in_place(namespace, offset, length)
     }
@@ -140,6 +145,8 @@ pub struct PollGroup<V, B> {
     controllers: Controllers,
     /// Admin queue Connects which wait until old writes of the same host have drained.
     held: Vec<connect::HeldConnect>,
+    /// Aborts of commands which have not ended yet.
+    aborting: Vec<abort::Aborting>,
     /// Questions of reactors about the writes of a host.
     quiescing: Vec<quiesce::Quiesce>,
     reservations: Reservations,
@@ -189,6 +196,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             next_generation: 0,
             controllers: Controllers::new(settings.reactor, settings.reactors),
             held: Vec::new(),
+            aborting: Vec::new(),
             quiescing: Vec::new(),
             reservations: Reservations::new(settings.reactor, settings.reactors, &catalog),
             losing: Vec::new(),
@@ -227,6 +235,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             busy = true;
             self.on_reservation(now, job);
         }
+        busy |= self.check_aborting(now);
         busy |= self.check_quiescing();
         busy |= self.check_installing();
         if now >= self.next_check || self.draining.is_some() {
@@ -305,6 +314,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             Message::Quiesce { host, asking } => self.begin_quiesce(&host, asking),
             Message::Quiesced { asking } => self.on_quiesced(now, asking),
             Message::GaveUp { asking } => self.quiescing.retain(|quiesce| quiesce.asking != asking),
+            Message::Abort { queue, cid, asker } => self.on_abort(now, queue, cid, asker),
+            Message::Aborted { asker, aborted } => self.on_aborted(now, asker, aborted),
             Message::Reserve(reserve) => self.on_reserve(*reserve),
             Message::Reserved { asker, status } => self.on_reserved(now, asker, status),
             Message::Kept { uuid, number, kept } => self.on_kept(uuid, number, kept),

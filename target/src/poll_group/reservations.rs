@@ -15,6 +15,7 @@ use ironside_common::verbs::{Connections, QpHandle, Sge, TargetVerbs, Token};
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::message::Asker;
 use super::{Message, PollGroup, QueueName, Storage, handle};
 use crate::catalog::Catalog;
 use crate::qpair::{AdminReply, ReservationJob};
@@ -24,13 +25,6 @@ use crate::reservation::{Action, Command, HostId, Install, Keep, Registrar, Stat
 const REGISTRAR: usize = 0;
 /// CNTLID of a registrant: controllers here are dynamic.
 const ANY_CONTROLLER: u16 = 0xFFFF;
-
-/// Who waits for the answer to a reservation command.
-#[derive(Clone, Copy, Debug)]
-pub struct Asker {
-    queue: QueueName,
-    token: Token,
-}
 
 /// A reservation command on its way to the registrar.
 #[derive(Clone, Debug)]
@@ -339,6 +333,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             // Nobody is connected there, so nothing is at a medium.
             Message::Install(Install { uuid, number, .. }) => self.on_installed(uuid, number),
             Message::Reserve(reserve) => self.on_reserved(now, reserve.asker, Status::INTERNAL),
+            Message::Abort { asker, .. } => self.on_aborted(now, asker, false),
             _ => {}
         }
     }

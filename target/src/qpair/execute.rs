@@ -90,7 +90,13 @@ impl Qpair {
             return self.fenced.push_back(slot);
         }
         let token = self.token(Kind::Medium, slot);
-        match next(&execution, token, cx.verbs, cx.memory) {
+        let next = next(&execution, token, cx.verbs, cx.memory);
+        if !matches!(next, Next::Finish(_))
+            && let Some(named) = self.unwanted_of(slot, None)
+        {
+            return self.end_early(cx, (slot, named), execution);
+        }
+        match next {
             Next::Admin(job) => {
                 self.enter(slot, Phase::Executing(execution));
                 cx.services.admin(job);
@@ -167,20 +173,7 @@ impl Qpair {
         }
     }
 
-    /// Ends a command which has not reached the fabric or the medium yet. False if there is none such.
-    pub fn abort<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>, cid: u16) -> bool {
-        let waits = |slot: &u16| matches!(&self.slots[usize::from(*slot)].phase, Phase::AwaitBuffer(active) if active.cid == cid);
-        let count = u16::try_from(self.slots.len()).expect("slots are counted by a u16");
-        let Some(slot) = (0..count).find(waits) else { return false };
-        self.await_buffer.retain(|&waiting| waiting != slot);
-        self.await_fetch.retain(|&waiting| waiting != slot);
-        let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
-        self.answer(cx, slot, active, (Status::ABORT_REQUESTED, 0), None, None);
-        self.advance(cx);
-        true
-    }
-
-    fn finish<V: TargetVerbs, S: Services>(
+    pub(super) fn finish<V: TargetVerbs, S: Services>(
         &mut self,
         cx: &mut Context<'_, V, S>,
         slot: u16,
@@ -210,6 +203,7 @@ impl Qpair {
         if let Some(received) = active.message {
             cx.verbs.repost(received);
         }
+        self.note_end(slot, status.is(Status::ABORT_REQUESTED));
         let lease = lease.filter(|_| data.is_some());
         self.reply(
             slot,

@@ -139,6 +139,11 @@ impl Qpair {
         second: u16,
         mut execution: Execution,
     ) {
+        if execution.step <= WRITE
+            && let Some(named) = self.unwanted_of(slot, Some(second))
+        {
+            return self.end_early(cx, (slot, named), execution);
+        }
         let Work::Io(namespace, io::Request::Compare { lba, blocks, .. }) = execution.active.work else {
             unreachable!("the first of a pair is a Compare");
         };
@@ -224,20 +229,25 @@ impl Qpair {
         status: Status,
     ) {
         let statuses = match execution.step {
+            READ if status.is(Status::ABORT_REQUESTED) && self.is_unwanted(pair.1) => {
+                [Status::ABORTED_FAILED_FUSED, status]
+            }
             READ => [status, Status::ABORTED_FAILED_FUSED],
             _ => [Status::SUCCESS, status],
         };
         self.finish_fused(cx, pair, execution, statuses);
     }
 
-    fn finish_fused<V: TargetVerbs, S: Services>(
+    pub(super) fn finish_fused<V: TargetVerbs, S: Services>(
         &mut self,
         cx: &mut Context<'_, V, S>,
         (first, second): (u16, u16),
         execution: Execution,
         [compare, write]: [Status; 2],
     ) {
-        self.release_claim(cx, first, &execution.active);
+        if execution.step > CLAIM {
+            self.release_claim(cx, first, &execution.active);
+        }
         self.answer(cx, first, execution.active, (compare, 0), None, None);
         let Phase::Second(active) = self.leave(second) else { unreachable!("it waits for the first") };
         self.answer(cx, second, active, (write, 0), None, None);

@@ -12,6 +12,7 @@
 //! Receives and commands are counted apart: the next capsule can arrive on a receive already posted again
 //! while the old response has not left. Waiting is fair: one queue for each scarce thing, and a write which
 //! waits for a read credit does not hold back reads.
+mod abort;
 mod admit;
 mod counts;
 mod execute;
@@ -31,6 +32,8 @@ use ironside_common::nvme::{Command, Completion, Status, io, reservation};
 use ironside_common::verbs::{Kind, QpHandle, Received, Sge, TargetVerbs, Token, Wc, WcStatus};
 use uuid::Uuid;
 
+pub use self::abort::Aborting;
+use self::abort::Unwanted;
 pub use self::counts::{Counts, Failure, SharedCounts};
 pub use self::fused::FUSED_MAX;
 use self::fused::Pairing;
@@ -148,6 +151,8 @@ pub struct Qpair {
     /// Commands whose blocks others have claimed.
     fenced: VecDeque<u16>,
     pairing: Pairing,
+    /// Commands which are to end early.
+    unwanted: Vec<Unwanted>,
     /// What it holds of the shared pool.
     account: Rc<Account>,
     /// Which of the two queues for a buffer is served first next time.
@@ -184,6 +189,7 @@ impl Qpair {
             await_fused: queue(),
             fenced: queue(),
             pairing: Pairing::None,
+            unwanted: Vec::new(),
             account,
             writes_first: false,
             fault: None,
@@ -530,6 +536,7 @@ impl Qpair {
         if let Some(received) = message {
             verbs.repost(received);
         }
+        self.note_end(slot, false);
         self.free_slot(slot);
     }
 

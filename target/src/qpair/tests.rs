@@ -27,6 +27,8 @@ struct Disk {
     claims: Vec<Claim>,
     /// A claim was given back: who was held back may go on.
     released: bool,
+    /// What is to end early, and does.
+    cancelled: Vec<Token>,
 }
 
 /// Blocks a pair has asked for.
@@ -42,6 +44,9 @@ struct Claim {
 impl Disk {
     fn complete(&mut self, index: usize, fails: bool) -> Done {
         let (token, operation) = self.busy.swap_remove(index);
+        if self.cancelled.contains(&token) {
+            return Done { token, result: Err(BlockError::Cancelled) };
+        }
         if fails {
             return Done { token, result: Err(BlockError::Read(libc::EIO)) };
         }
@@ -105,6 +110,13 @@ impl Medium for Disk {
         assert_eq!(namespace, 3);
         self.check_claims(token, &operation);
         self.busy.push((token, operation));
+    }
+
+    fn cancel(&mut self, token: Token) {
+        // Others are too far on.
+        if token.slot.is_multiple_of(2) {
+            self.cancelled.push(token);
+        }
     }
 
     fn in_place(&self, _: usize, _: u64, _: u32) -> Option<Sge> {
@@ -172,6 +184,9 @@ struct World {
     /// First commands whose second was sent behind them, or was not.
     firsts: BTreeMap<u16, bool>,
     statuses: BTreeMap<u16, Status>,
+    /// Commands which are to be aborted, under which number, and those of which it is said that they were.
+    aborting: Vec<(u16, u64)>,
+    aborted: Vec<u16>,
     disconnected: bool,
 }
 
@@ -217,6 +232,7 @@ impl World {
             admin: VecDeque::new(),
             claims: Vec::new(),
             released: false,
+            cancelled: Vec::new(),
         };
         let fails = prng.below(30);
         Self {
@@ -239,6 +255,8 @@ impl World {
             host_sends: 0,
             firsts: BTreeMap::new(),
             statuses: BTreeMap::new(),
+            aborting: Vec::new(),
+            aborted: Vec::new(),
             disconnected: false,
         }
     }
@@ -336,6 +354,28 @@ impl World {
         self.sent += 1;
     }
 
+    /// Some command is to end early.
+    fn abort_one(&mut self) {
+        let cid = self.prng.below(u32::from(self.sent) + 1) as u16;
+        let mut aborting = Aborting::Known(false);
+        self.with(|qpair, cx| aborting = qpair.abort(cx, cid));
+        match aborting {
+            Aborting::Known(true) => self.aborted.push(cid),
+            Aborting::Known(false) => {}
+            Aborting::Later(number) if self.prng.chance(10) => self.qpair.give_up_abort(number),
+            Aborting::Later(number) => self.aborting.push((cid, number)),
+        }
+    }
+
+    fn look_for_aborted(&mut self) {
+        let Self { aborting, aborted, qpair, .. } = self;
+        aborting.retain(|&(cid, number)| {
+            let known = qpair.aborted(number);
+            aborted.extend(known.filter(|&known| known).map(|_| cid));
+            known.is_none()
+        });
+    }
+
     fn host_polls(&mut self) {
         match self.host.poll() {
             Some(Event::Received(received)) => {
@@ -392,13 +432,20 @@ impl World {
         for (&first, &is_whole) in &self.firsts {
             let one = self.statuses[&first];
             if !is_whole {
-                assert!(one.is(Status::ABORTED_MISSING_FUSED) || one.is(Status::LBA_OUT_OF_RANGE), "{one}");
+                let reasons =
+                    [Status::ABORTED_MISSING_FUSED, Status::LBA_OUT_OF_RANGE, Status::ABORT_REQUESTED];
+                assert!(reasons.into_iter().any(|reason| one.is(reason)), "{one}");
                 continue;
             }
             let other = self.statuses[&(first + 1)];
             let explained = match (one.is_success(), other.is_success()) {
-                (true, both) => both || other.is(Status::WRITE_FAULT) || other.is(Status::UNRECOVERED_READ),
+                (true, true) => true,
+                (true, false) => {
+                    let reasons = [Status::WRITE_FAULT, Status::UNRECOVERED_READ, Status::ABORT_REQUESTED];
+                    reasons.into_iter().any(|reason| other.is(reason))
+                }
                 (false, true) => false,
+                (false, false) if other.is(Status::ABORT_REQUESTED) => one.is(Status::ABORTED_FAILED_FUSED),
                 (false, false) => other.is(Status::ABORTED_FAILED_FUSED) || other.is(one),
             };
             assert!(explained, "{one}, {other}");
@@ -439,9 +486,11 @@ impl World {
                 }
                 3 => self.target_polls(),
                 4 => self.host_polls(),
+                5 if self.prng.chance(10) => self.abort_one(),
                 5 if breaks && self.prng.below(400) == 0 => self.network.break_one(&mut self.prng),
                 _ => {}
             }
+            self.look_for_aborted();
             let over = self.sent == COMMANDS && self.in_flight() == 0 && self.qpair.is_idle();
             let full = self.qpair.send_credits() == self.send_queue;
             if over && full || self.disconnected && self.disk.busy.is_empty() && self.qpair.is_drained() {
@@ -465,6 +514,10 @@ impl World {
             assert_eq!(self.statuses.len(), usize::from(COMMANDS), "a command was not answered");
             assert!(self.disk.claims.is_empty(), "a claim leaked");
             self.check_pairs();
+            assert!(self.aborting.is_empty(), "nobody knows what became of an Abort");
+            for cid in &self.aborted {
+                assert!(self.statuses[cid].is(Status::ABORT_REQUESTED), "{}", self.statuses[cid]);
+            }
             assert_eq!(self.qpair.send_credits(), self.send_queue, "a send credit leaked");
             assert_eq!(self.qpair.read_credits(), self.reads, "a read credit leaked");
             assert_eq!(self.qpair.free.len(), usize::from(self.depth), "a slot leaked");

@@ -1,4 +1,6 @@
 //! Admin commands other than Identify: log pages, features, events, aborts.
+use std::time::Duration;
+
 use crate::queue::{Queue, Status};
 use crate::target::{IO_QUEUES, Target};
 use crate::wire::{Sqe, connect_data, keyed_sgl, le};
@@ -149,6 +151,24 @@ pub(crate) const ROWS: &[Requirement] = &[
         abort,
     ),
     row("admin-24", "NVMe Base 2.2, 5.1.14", "Keep Alive succeeds", keep_alive),
+    row(
+        "admin-28",
+        "NVMe Base 2.2, 5.1.1",
+        "a command whose data is being fetched is aborted once it has come; one at the medium, if the medium lets go of it",
+        abort_under_way,
+    ),
+    row(
+        "admin-29",
+        "NVMe Base 2.2, 5.1.1, figure 145",
+        "Abort of what the medium does not let go of succeeds within two seconds, bit 0 saying that it was not aborted",
+        abort_of_what_does_not_end,
+    ),
+    row(
+        "admin-30",
+        "NVMe Base 2.2, 3.4.2.1",
+        "with one of two fused commands the other is aborted, due to Failed Fused Command, and nothing is written",
+        abort_of_a_pair,
+    ),
     row(
         "admin-25",
         "NVMe Base 2.2, 3.1.3, figure 28",
@@ -452,6 +472,76 @@ fn fused_admin_commands() {
 fn features_log() {
     let mut admin = admin();
     let log = admin.fetch(log_page(0x12, 1024, 0), 1024);
+fn abort_of(sqid: u16, cid: u16) -> Sqe {
+    Sqe::new(0x08).word(40, sqid).word(42, cid)
+}
+
+fn abort_under_way() {
+    let target = Target::new();
+    let (mut admin, mut io) = Queue::both(&target);
+    io.holds_reads = true;
+    let at = io.expose(vec![7; 512]);
+    let write = io.submit(Sqe::new(1).nsid(1).sgl(keyed_sgl(at, 512, 0x4F)), &[]);
+    io.turn();
+    let abort = admin.submit(abort_of(1, write), &[]);
+    assert!(admin.poll(abort).is_none(), "nobody can say yet");
+    for segment in std::mem::take(&mut io.held_reads) {
+        io.answer_read(&segment);
+    }
+    let (kind, code, _) = io.response_to(write).status();
+    assert_eq!((kind, code), (0, 0x07));
+    assert_eq!(admin.response_to(abort).succeeded().result(), 0);
+
+    target.stall(true);
+    let flush = io.submit(Sqe::new(0).nsid(1), &[]);
+    io.turn();
+    assert_eq!(admin.command(abort_of(1, flush)).succeeded().result(), 0);
+    let (kind, code, _) = io.response_to(flush).status();
+    assert_eq!((kind, code), (0, 0x07));
+    target.stall(false);
+    assert_eq!(io.read(Sqe::new(2).nsid(1), 512).1, [0; 512], "nothing was written");
+}
+
+fn abort_of_what_does_not_end() {
+    let target = Target::new();
+    let (mut admin, mut io) = Queue::both(&target);
+    target.cancels(false);
+    target.stall(true);
+    let flush = io.submit(Sqe::new(0).nsid(1), &[]);
+    io.turn();
+    let abort = admin.submit(abort_of(1, flush), &[]);
+    assert!(admin.poll(abort).is_none());
+    target.wait(Duration::from_secs(2));
+    assert_eq!(admin.response_to(abort).succeeded().result(), 1);
+    target.stall(false);
+    io.response_to(flush).succeeded();
+}
+
+fn abort_of_a_pair() {
+    let target = Target::new();
+    let (mut admin, mut io) = Queue::both(&target);
+    let mut send = |fuse: u8, opcode: u8, byte: u8| {
+        let at = io.expose(vec![byte; 512]);
+        io.submit(Sqe::new(opcode).nsid(1).byte(1, 0x40 | fuse).sgl(keyed_sgl(at, 512, 0x4F)), &[])
+    };
+    target.stall(true);
+    let pair = [send(1, 5, 0), send(2, 1, 7)];
+    // The second has come when the first is aborted; of another pair it has not.
+    let single = send(1, 5, 0);
+    io.turn();
+    for (aborted, other) in [(pair[1], Some(pair[0])), (single, None)] {
+        assert_eq!(admin.command(abort_of(1, aborted)).succeeded().result(), 0);
+        let (kind, code, _) = io.response_to(aborted).status();
+        assert_eq!((kind, code), (0, 0x07));
+        if let Some(other) = other {
+            let (kind, code, _) = io.response_to(other).status();
+            assert_eq!((kind, code), (0, 0x09));
+        }
+    }
+    target.stall(false);
+    assert_eq!(io.read(Sqe::new(2).nsid(1), 512).1, [0; 512], "nothing was written");
+}
+
     for feature in 0..=255u8 {
         let word = le(&log, usize::from(feature) * 4, 4);
         let there = if feature == HOST_IDENTIFIER {

@@ -178,6 +178,11 @@ impl Target {
         self.0.borrow_mut().group.storage().stalled = stalled;
     }
 
+    /// Whether the medium ends what it is asked to cancel.
+    pub(crate) fn cancels(&self, cancels: bool) {
+        self.0.borrow_mut().group.storage().cancels = cancels;
+    }
+
     /// Flushes the medium has done.
     pub(crate) fn flushes(&self) -> usize {
         self.0.borrow_mut().group.storage().flushes
@@ -218,6 +223,8 @@ struct Drives {
     waiting: VecDeque<usize>,
     fails: Option<BlockError>,
     stalled: bool,
+    cancels: bool,
+    cancelled: VecDeque<Done>,
     flushes: usize,
 }
 
@@ -229,6 +236,8 @@ impl Drives {
             waiting: VecDeque::new(),
             fails: None,
             stalled: false,
+            cancels: true,
+            cancelled: VecDeque::new(),
             flushes: 0,
         }
     }
@@ -241,13 +250,25 @@ impl Medium for Drives {
         self.waiting.push_back(namespace);
     }
 
+    fn cancel(&mut self, token: Token) {
+        for (number, (_, drive)) in self.drives.iter_mut().enumerate().filter(|_| self.cancels) {
+            let Some(index) = drive.pending().iter().position(|pending| pending.token == token) else {
+                continue;
+            };
+            let outcome = Outcome::Failure { blocks: 0, error: BlockError::Cancelled };
+            self.cancelled.push_back(drive.complete(index, outcome));
+            let place = self.waiting.iter().position(|&waiting| waiting == number);
+            self.waiting.remove(place.expect("it waited"));
+        }
+    }
+
     fn in_place(&self, _: usize, _: u64, _: u32) -> Option<Sge> {
         None
     }
 
     fn poll(&mut self) -> Option<Done> {
-        if self.stalled {
-            return None;
+        if self.stalled || !self.cancelled.is_empty() {
+            return self.cancelled.pop_front();
         }
         let drive = self.waiting.pop_front()?;
         let outcome = self.fails.map_or(Outcome::Success, |error| Outcome::Failure { blocks: 0, error });
