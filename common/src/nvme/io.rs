@@ -6,7 +6,11 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::bits::{bit, bits, place};
+use super::copy::{SourceRange, SourceRanges};
 use super::{Command, IoOpcode, Status, Transfer, reservation};
+
+/// Most bytes of one Copy.
+const COPY_MAX: u32 = 128 << 10;
 
 /// What of a namespace a request is checked against.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -32,7 +36,14 @@ impl Geometry {
         1 << self.block_shift
     }
 
-    fn check_range(&self, lba: u64, blocks: u64) -> Result<(), Status> {
+    /// Most blocks one Copy moves: its data has to fit a buffer that is not scarce.
+    #[must_use]
+    pub const fn copy_blocks(&self) -> u32 {
+        let bytes = if self.transfer_max < COPY_MAX { self.transfer_max } else { COPY_MAX };
+        bytes >> self.block_shift
+    }
+
+    pub(super) fn check_range(&self, lba: u64, blocks: u64) -> Result<(), Status> {
         match lba.checked_add(blocks) {
             Some(end) if end <= self.blocks => Ok(()),
             _ => Err(Status::LBA_OUT_OF_RANGE),
@@ -83,6 +94,13 @@ pub enum Request {
         deallocate: bool,
     },
     Reservation(reservation::Request),
+    /// Blocks which the command's data names, to those from `lba` on.
+    Copy {
+        lba: u64,
+        /// Source ranges in the command's data.
+        ranges: u16,
+        fua: bool,
+    },
     /// Well-formed for all we know. To be answered with Invalid Opcode.
     Unknown(IoOpcode),
 }
@@ -105,6 +123,7 @@ impl Request {
         let request = match opcode {
             IoOpcode::FLUSH => return Ok(Self::Flush),
             IoOpcode::DATASET_MANAGEMENT => return Ok(Self::dataset_management(command)),
+            IoOpcode::COPY => return Self::copy(command),
             IoOpcode::READ => Self::Read { lba, blocks, fua },
             IoOpcode::WRITE => Self::Write { lba, blocks, fua },
             IoOpcode::COMPARE => Self::Compare { lba, blocks, fua },
@@ -128,6 +147,7 @@ impl Request {
                 Transfer::FromHost(blocks << geometry.block_shift)
             }
             Self::DatasetManagement { ranges, .. } => Transfer::FromHostAtLeast(ranges as u32 * Range::SIZE),
+            Self::Copy { ranges, .. } => Transfer::FromHostAtLeast(ranges as u32 * SourceRange::SIZE),
             Self::Reservation(request) => request.transfer(),
             Self::Verify { .. } | Self::Flush | Self::WriteZeroes { .. } | Self::Unknown(_) => Transfer::None,
         }
@@ -136,7 +156,13 @@ impl Request {
     /// Whether it changes the medium, which a write-protected namespace refuses.
     #[must_use]
     pub const fn changes_medium(&self) -> bool {
-        matches!(self, Self::Write { .. } | Self::WriteZeroes { .. } | Self::DatasetManagement { .. })
+        matches!(
+            self,
+            Self::Write { .. }
+                | Self::WriteZeroes { .. }
+                | Self::DatasetManagement { .. }
+                | Self::Copy { .. }
+        )
     }
 
     /// Whether a reservation which keeps others from writing keeps them from this (NVM Express base
@@ -149,7 +175,7 @@ impl Request {
     /// Whether one which keeps others from reading keeps them from this.
     #[must_use]
     pub const fn is_in_read_group(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::Compare { .. } | Self::Verify { .. })
+        matches!(self, Self::Read { .. } | Self::Compare { .. } | Self::Verify { .. } | Self::Copy { .. })
     }
 
     /// The command which asks for this, its data pointer still to be set.
@@ -169,6 +195,13 @@ impl Request {
             Self::Flush => return Command::new(IoOpcode::FLUSH.0, cid, nsid),
             Self::Reservation(request) => return request.to_command(cid, nsid),
             Self::Unknown(opcode) => return Command::new(opcode.0, cid, nsid),
+            Self::Copy { lba, ranges, fua } => {
+                let cdw12 = place(u64::from(ranges) - 1, 7, 0) | place(fua.into(), 30, 30);
+                let cdw12 = (cdw12 as u32).into();
+                let mut command = Command { cdw12, ..Command::new(IoOpcode::COPY.0, cid, nsid) };
+                command.set_cdw10_11(lba);
+                return command;
+            }
             Self::DatasetManagement { ranges, deallocate } => {
                 return Command {
                     cdw10: (place(u64::from(ranges) - 1, 7, 0) as u32).into(),
@@ -178,6 +211,19 @@ impl Request {
             }
         };
         extent.write(Command::new(opcode.0, cid, nsid))
+    }
+
+    fn copy(command: &Command) -> Result<Self, Status> {
+        let cdw12 = u64::from(command.cdw12);
+        let ranges = bits(cdw12, 7, 0) as u16 + 1;
+        // Of descriptor formats there is 0h alone (OCFS).
+        if bits(cdw12, 11, 8) != 0 {
+            return Err(Status::INVALID_FIELD);
+        }
+        if ranges > SourceRanges::MAX {
+            return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED);
+        }
+        Ok(Self::Copy { lba: command.cdw10_11(), ranges, fua: bit(cdw12, 30) })
     }
 
     fn dataset_management(command: &Command) -> Self {
@@ -200,6 +246,10 @@ impl fmt::Display for Request {
             Self::DatasetManagement { ranges, deallocate } => {
                 let what = if deallocate { ", deallocate" } else { "" };
                 return write!(f, "Dataset Management of {ranges} ranges{what}");
+            }
+            Self::Copy { lba, ranges, fua } => {
+                let forced = if fua { ", FUA" } else { "" };
+                return write!(f, "Copy of {ranges} ranges to {lba}{forced}");
             }
             Self::Reservation(request) => return request.fmt(f),
             Self::Unknown(opcode) => return opcode.fmt(f),
@@ -362,7 +412,8 @@ mod tests {
                 Request::WriteZeroes { lba, blocks, fua, deallocate: !fua },
                 Request::DatasetManagement { ranges: 256, deallocate: fua },
                 Request::Flush,
-                Request::Unknown(IoOpcode(0x19)),
+                Request::Copy { lba, ranges: 128, fua },
+                Request::Unknown(IoOpcode(0x7F)),
             ] {
                 assert_eq!(parse(request), Ok(request));
             }
@@ -385,6 +436,22 @@ mod tests {
         assert_eq!(parse(Request::Write { lba, blocks: 2049, fua }), Err(Status::INVALID_FIELD));
         assert_eq!(parse(Request::Verify { lba, blocks: 2049, fua }), Err(Status::INVALID_FIELD));
         assert!(parse(Request::WriteZeroes { lba, blocks: 0x2000, deallocate: true, fua }).is_ok());
+    }
+
+    #[test]
+    fn a_copy_has_so_many_ranges_of_one_format() {
+        let copy = Request::Copy { lba: 9, ranges: 2, fua: true };
+        let command = copy.to_command(0, 1);
+        assert_eq!((command.opcode, command.cdw12.get(), command.cdw10_11()), (0x19, 0x4000_0001, 9));
+        assert_eq!(copy.transfer(&GEOMETRY), Transfer::FromHostAtLeast(64));
+        for (cdw12, status) in [
+            (0x080, Status::COMMAND_SIZE_LIMIT_EXCEEDED),
+            (0x100, Status::INVALID_FIELD),
+            (0x200, Status::INVALID_FIELD),
+        ] {
+            let command = Command { cdw12: cdw12.into(), ..command };
+            assert_eq!(Request::parse(&command, &GEOMETRY), Err(status), "{cdw12:#x}");
+        }
     }
 
     #[test]

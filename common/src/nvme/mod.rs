@@ -10,6 +10,7 @@ pub mod async_event;
 pub mod bits;
 mod command;
 mod completion;
+pub mod copy;
 pub mod discovery;
 pub mod fabrics;
 pub mod feature;

@@ -66,6 +66,7 @@ impl IoOpcode {
     pub const RESERVATION_REPORT: Self = Self(0x0E);
     pub const RESERVATION_ACQUIRE: Self = Self(0x11);
     pub const RESERVATION_RELEASE: Self = Self(0x15);
+    pub const COPY: Self = Self(0x19);
     pub const FABRICS: Self = Self(FABRICS_OPCODE);
 }
 

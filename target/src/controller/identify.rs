@@ -1,19 +1,21 @@
 //! Identify: what the controller and its namespaces are (NVM Express base specification 2.2, section
 //! 5.1.13).
 use ironside_common::nvme::admin::{Cns, Identify};
+use ironside_common::nvme::copy::SourceRanges;
 use ironside_common::nvme::feature::EventMask;
 use ironside_common::nvme::identify::{
     Anacap, Cmic, CommandSetController, CommandSetNamespace, Controller as ControllerData, ControllerType,
     Descriptor, DescriptorWriter, IndependentNamespace, LbaFormat, Lpa, Namespace as NamespaceData, Oncs,
     Sgls, command_sets, write_active_namespaces,
 };
+use ironside_common::nvme::io::Geometry;
 use ironside_common::nvme::{ALL_NAMESPACES, Command, Status, reservation, text};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::async_event::REQUESTS_MAX;
 use super::error_log;
 use super::keep_alive::GRANULARITY;
-use super::{Controller, MDTS, Reply, VERSION};
+use super::{Controller, MDTS, Reply, TRANSFER_MAX, VERSION};
 use crate::catalog::{ANA_GROUP_MAX, NSID_MAX, Namespace, Subsystem};
 use crate::qpair::FUSED_MAX;
 
@@ -108,7 +110,12 @@ impl Controller {
             });
         }
         let subsystem = self.subsystem()?;
-        let mut oncs = Oncs::COMPARE | Oncs::DATASET_MANAGEMENT | Oncs::WRITE_ZEROES | Oncs::VERIFY;
+        let mut oncs = Oncs::COMPARE
+            | Oncs::DATASET_MANAGEMENT
+            | Oncs::WRITE_ZEROES
+            | Oncs::VERIFY
+            | Oncs::COPY
+            | Oncs::TIMESTAMP;
         let mut fused = None;
         if !subsystem.is_shared() {
             oncs |= Oncs::RESERVATIONS;
@@ -130,6 +137,8 @@ impl Controller {
             nn: NSID_MAX.into(),
             mnan: NSID_MAX.into(),
             oncs: oncs.into(),
+            // Copy descriptor format 0h.
+            ocfs: 1.into(),
             fuses: fused.map_or(0, |_| FUSED_COMPARE_AND_WRITE).into(),
             vwc: VOLATILE_WRITE_CACHE,
             acwu: fused.unwrap_or_default().into(),
@@ -176,6 +185,8 @@ impl Controller {
 fn identify_namespace(namespace: &Namespace, is_way: bool, reservations: u8) -> NamespaceData {
     let zero_based = |bytes: u32| u16::try_from((bytes >> namespace.block_shift) - 1).unwrap_or(u16::MAX);
     let preferred = zero_based(PREFERRED_BYTES).into();
+    let (block_shift, blocks) = (namespace.block_shift, namespace.blocks);
+    let copy_blocks = Geometry { block_shift, blocks, transfer_max: TRANSFER_MAX }.copy_blocks();
     let mut data = NamespaceData {
         nsze: namespace.blocks.into(),
         ncap: namespace.blocks.into(),
@@ -191,6 +202,9 @@ fn identify_namespace(namespace: &Namespace, is_way: bool, reservations: u8) -> 
         npda: preferred,
         nows: zero_based(OPTIMAL_BYTES).into(),
         anagrpid: namespace.ana_group.into(),
+        mssrl: u16::try_from(copy_blocks).unwrap_or(u16::MAX).into(),
+        mcl: copy_blocks.into(),
+        msrc: u8::try_from(SourceRanges::MAX - 1).expect("0's based, in eight bits"),
         nsattr: u8::from(namespace.read_only),
         nguid: namespace.nguid.into_bytes(),
         ..NamespaceData::new_zeroed()

@@ -51,8 +51,8 @@ const RESERVATION_COMMANDS: [IoOpcode; 4] = [
     IoOpcode::RESERVATION_RELEASE,
 ];
 
-const CHANGING_COMMANDS: [IoOpcode; 3] =
-    [IoOpcode::WRITE, IoOpcode::WRITE_ZEROES, IoOpcode::DATASET_MANAGEMENT];
+const CHANGING_COMMANDS: [IoOpcode; 4] =
+    [IoOpcode::WRITE, IoOpcode::WRITE_ZEROES, IoOpcode::DATASET_MANAGEMENT, IoOpcode::COPY];
 
 const SECONDS_AN_HOUR: u64 = 3600;
 

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use ironside_common::memory::{Account, Lease, Memory, Pool};
+use ironside_common::nvme::copy::{SourceRange, SourceRanges};
 use ironside_common::nvme::io::Geometry;
 use ironside_common::nvme::{Command, DataPointer, Status, io};
 use ironside_common::verbs::{Kind, Received, Remote, Sge, TargetVerbs, Token, Verbs};
@@ -50,6 +51,10 @@ pub(super) fn need(active: &Active) -> Option<Need> {
     let scratch = match &active.work {
         Work::Io(namespace, io::Request::Compare { blocks, .. } | io::Request::Verify { blocks, .. }) => {
             Some(namespace.bytes(*blocks))
+        }
+        // How much it copies shows only when its ranges are here.
+        Work::Io(namespace, io::Request::Copy { .. }) => {
+            Some(namespace.bytes(namespace.geometry.copy_blocks()))
         }
         _ => None,
     };
@@ -198,12 +203,12 @@ impl Qpair {
         lease: Option<Lease>,
     ) {
         self.counts.answered(&active.work, active.cid, status);
+        self.note_end(slot, status.is(Status::ABORT_REQUESTED));
         let invalidate = active.pointer.key_to_invalidate();
         let in_place = active.medium().zip(active.extent()).filter(|_| data.is_some() && lease.is_none());
         if let Some(received) = active.message {
             cx.verbs.repost(received);
         }
-        self.note_end(slot, status.is(Status::ABORT_REQUESTED));
         let lease = lease.filter(|_| data.is_some());
         self.reply(
             slot,
@@ -247,6 +252,15 @@ fn next(execution: &Execution, token: Token, verbs: &impl Verbs, memory: &Memory
                 Err(status) => return Next::Finish(status),
             }
         }
+        io::Request::Copy { lba, ranges, fua } => {
+            let list = data.expect("a range list was brought");
+            let to = Destination { lba, fua, room: scratch() };
+            match copying((ranges, list), to, execution.step, &namespace.geometry, memory) {
+                Ok(Some(operation)) => operation,
+                Ok(None) => return Next::Finish(Status::SUCCESS),
+                Err(status) => return Next::Finish(status),
+            }
+        }
         io::Request::Reservation(request) => {
             return Next::Reserve(ReservationJob { token, nsid: namespace.nsid, request, data });
         }
@@ -275,6 +289,39 @@ fn deallocation(
         offset: geometry.bytes(lba),
         length: geometry.bytes(blocks.into()),
     }))
+}
+
+/// Where a Copy writes, and the room in which it gathers what.
+struct Destination {
+    lba: u64,
+    fua: bool,
+    room: Sge,
+}
+
+/// The operation number `step` of a Copy: each source range is read behind the one before, then all is written at once.
+/// So a Copy whose source and destination overlap writes what was there before, and one that fails while it reads has
+/// written nothing.
+fn copying(
+    (ranges, list): (u16, Sge),
+    to: Destination,
+    step: u32,
+    geometry: &Geometry,
+    memory: &Memory,
+) -> Result<Option<Operation>, Status> {
+    const MOST: usize = SourceRanges::MAX as usize * SourceRange::SIZE as usize;
+    let mut bytes = [0; MOST];
+    let bytes = &mut bytes[..usize::from(ranges) * size_of::<SourceRange>()];
+    memory.read(list.slice(0, u32::from(ranges) * SourceRange::SIZE), bytes);
+    let sources = SourceRanges::parse(bytes, ranges, to.lba, geometry)?;
+    let slice = |blocks: u32, count: u32| {
+        to.room.slice(blocks << geometry.block_shift, count << geometry.block_shift)
+    };
+    if let Some((lba, blocks, before)) = sources.iter().nth(step as usize) {
+        return Ok(Some(Operation::Read { offset: geometry.bytes(lba), into: slice(before, blocks) }));
+    }
+    let offset = geometry.bytes(to.lba);
+    let write = Operation::Write { offset, from: slice(0, sources.blocks()), fua: to.fua };
+    Ok((step == u32::from(ranges)).then_some(write))
 }
 
 /// Whether somebody else has claimed blocks of this command.

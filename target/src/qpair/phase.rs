@@ -144,7 +144,7 @@ impl Active {
                 let bytes = |lba| namespace.geometry.bytes(lba);
                 (bytes(lba), bytes(lba + u64::from(blocks)))
             }
-            io::Request::DatasetManagement { .. } => (0, u64::MAX),
+            io::Request::DatasetManagement { .. } | io::Request::Copy { .. } => (0, u64::MAX),
             io::Request::Flush | io::Request::Reservation(_) | io::Request::Unknown(_) => return None,
         };
         Some(Extent { namespace: namespace.uuid, start, end })
@@ -167,6 +167,7 @@ impl Active {
                 io::Request::Write { .. }
                     | io::Request::Compare { .. }
                     | io::Request::DatasetManagement { .. }
+                    | io::Request::Copy { .. }
                     | io::Request::Reservation(
                         reservation::Request::Register { .. }
                             | reservation::Request::Acquire { .. }

@@ -84,7 +84,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     row(
         "identify-14",
         "NVMe Base 2.2, 5.1.13.2.1, figure 313",
-        "ONCS offers Compare, Dataset Management, Write Zeroes, Verify and reservations, FUSES the one pair, VWC a cache",
+        "ONCS offers Compare, DSM, Write Zeroes, reservations, Timestamp, Verify, Copy, FUSES the one pair, VWC a cache",
         optional_commands,
     ),
     row(
@@ -273,7 +273,7 @@ fn nothing_which_is_not_there() {
 
 fn optional_commands() {
     let data = controller();
-    assert_eq!(le(&data, 520, 2), 0b1010_1101);
+    assert_eq!(le(&data, 520, 2), 0b1_1110_1101);
     assert_eq!(le(&data, 522, 2), 1);
     // ACWU: four blocks of 4 KiB, 0's based.
     assert_eq!(le(&data, 532, 2), 3);
@@ -414,10 +414,10 @@ fn effects_log_is_there() {
     for opcode in [0x02, 0x06, 0x08, 0x09, 0x0A, 0x0C, 0x18] {
         assert_eq!(le(&log, opcode * 4, 4) & 1, 1, "admin command {opcode:#x}");
     }
-    for opcode in [0x00, 0x01, 0x02, 0x05, 0x08, 0x09, 0x0C] {
+    for opcode in [0x00, 0x01, 0x02, 0x05, 0x08, 0x09, 0x0C, 0x19] {
         let effects = le(&log, 1024 + opcode * 4, 4);
-        let changes = [0x01, 0x08, 0x09].contains(&opcode);
+        let changes = [0x01, 0x08, 0x09, 0x19].contains(&opcode);
         assert_eq!(effects & 0b11, if changes { 0b11 } else { 0b01 }, "I/O command {opcode:#x}");
     }
-    assert_eq!(le(&log, 1024 + 0x19 * 4, 4), 0, "Copy");
+    assert_eq!(le(&log, 1024 + 0x04 * 4, 4), 0, "Write Uncorrectable");
 }

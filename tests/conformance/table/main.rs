@@ -5,6 +5,7 @@ mod admin;
 mod ana;
 mod capsule;
 mod connection;
+mod copy;
 mod discovery;
 mod fabrics;
 mod fused;
@@ -58,6 +59,7 @@ const AREAS: &[&[Requirement]] = &[
     discovery::ROWS,
     admin::ROWS,
     io::ROWS,
+    copy::ROWS,
     reservation::ROWS,
     ana::ROWS,
     mpa::ROWS,

@@ -166,6 +166,7 @@ impl Party {
             0x01 => self.io.write(sqe, &[0; 512]).status(),
             0x05 => self.io.write(sqe, &[0; 512]).status(),
             0x09 => self.io.write(sqe.dword(44, 4), &[0; 16]).status(),
+            0x19 => self.io.write(sqe, &[0; 32]).status(),
             _ => self.io.command(sqe).status(),
         }
     }
@@ -245,7 +246,7 @@ fn conflicts() {
         let [mut a, mut b, mut c] = parties(&Target::new());
         assert_eq!(a.acquire(kind, 10), SUCCESS);
         let status = |may| if may { SUCCESS } else { CONFLICT };
-        for opcode in [0x00, 0x01, 0x08, 0x09] {
+        for opcode in [0x00, 0x01, 0x08, 0x09, 0x19] {
             assert_eq!(a.command(opcode), SUCCESS, "type {kind}, the holder's {opcode:#x}");
             assert_eq!(
                 b.command(opcode),

@@ -64,6 +64,10 @@ sys.exit(f"refused: {status:#x}" if status else 0)' "$@"
             wait_until '[ "$(cat /sys/class/nvme/nvme0/state)$(cat /sys/class/nvme/nvme1/state)" = livelive ]'
             must_fail writes $a
             must writes $b
+            must_fail nvme copy $a -n 1 --sdlba=800 --slbs=0 --blocks=7
+            must nvme copy $b -n 1 --sdlba=800 --slbs=0,64 --blocks=7,7
+            must cmp -n 32768 -i 0:3276800 $b $b
+            must cmp -n 32768 -i 262144:3309568 $b $b
             keep report_after nvme resv-report $b -n 1 --eds -o json
 
             step "release"

@@ -48,6 +48,7 @@ impl Oncs {
     pub const RESERVATIONS: u16 = 1 << 5;
     pub const TIMESTAMP: u16 = 1 << 6;
     pub const VERIFY: u16 = 1 << 7;
+    pub const COPY: u16 = 1 << 8;
 }
 
 /// SGLS: which SGL descriptors the controller takes.
