@@ -14,6 +14,7 @@ use super::error_log::ErrorLog;
 use super::keep_alive::KeepAlive;
 use super::properties::Registers;
 use super::reservation_log::ReservationLog;
+use super::timestamp::Timestamp;
 use crate::catalog::Catalog;
 use crate::qpair::Counts;
 
@@ -109,6 +110,7 @@ impl Controller {
             host_nqn,
             host_id: data.host_id,
             created: now,
+            timestamp: Timestamp::new(now),
             registers: Registers::new(admission.queue_depth, !is_discovery),
             keep_alive: KeepAlive::new(now, connect.kato_ms, is_discovery),
             notices: AsyncEvents::default(),

@@ -5,6 +5,7 @@ use ironside_common::nvme::feature::{
     EventMask, FeatureId, QueueCounts, Select, wants_extended_host_identifier,
 };
 use ironside_common::nvme::{ALL_NAMESPACES, Command, Status};
+use ironside_common::time::Time;
 
 use super::{Controller, Outcome, Reply};
 
@@ -21,9 +22,10 @@ const FIXED: [FeatureId; 5] = [
 ];
 
 /// Those which a discovery controller has not.
-const OF_IO_CONTROLLERS: [FeatureId; 5] = [
+const OF_IO_CONTROLLERS: [FeatureId; 6] = [
     FeatureId::NUMBER_OF_QUEUES,
     FeatureId::VOLATILE_WRITE_CACHE,
+    FeatureId::TIMESTAMP,
     FeatureId::HOST_IDENTIFIER,
     FeatureId::RESERVATION_NOTIFICATION_MASK,
     FeatureId::RESERVATION_PERSISTENCE,
@@ -43,7 +45,12 @@ impl Controller {
         [FeatureId::ASYNC_EVENT_CONFIGURATION, FeatureId::KEEP_ALIVE_TIMER].into_iter().chain(more)
     }
 
-    pub(super) fn set_features(&mut self, command: &Command, _data: &[u8]) -> Result<Outcome, Status> {
+    pub(super) fn set_features(
+        &mut self,
+        now: Time,
+        command: &Command,
+        data: &[u8],
+    ) -> Result<Outcome, Status> {
         let set = SetFeatures::parse(command);
         if set.save {
             return Err(Status::FEATURE_NOT_SAVEABLE);
@@ -64,6 +71,10 @@ impl Controller {
                 self.check_namespace(set.nsid, false)?;
                 return Ok(Outcome::SetPersistence { nsid: set.nsid, persist: bit(set.value.into(), 0) });
             }
+            FeatureId::TIMESTAMP => {
+                let data = data.try_into().map_err(|_| Status::DATA_SGL_LENGTH_INVALID)?;
+                self.timestamp.set(now, data);
+            }
             FeatureId::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE),
             FeatureId::VOLATILE_WRITE_CACHE if set.value == WRITE_CACHE_ENABLED => {}
             FeatureId::VOLATILE_WRITE_CACHE => return Err(Status::FEATURE_NOT_CHANGEABLE),
@@ -73,7 +84,12 @@ impl Controller {
         Ok(Reply::result(0).into())
     }
 
-    pub(super) fn get_features(&self, command: &Command, out: &mut [u8]) -> Result<Outcome, Status> {
+    pub(super) fn get_features(
+        &self,
+        now: Time,
+        command: &Command,
+        out: &mut [u8],
+    ) -> Result<Outcome, Status> {
         let get = GetFeatures::parse(command);
         // Identify does not offer the other values (ONCS bit 4).
         if get.select != Select::CURRENT {
@@ -87,6 +103,10 @@ impl Controller {
             FeatureId::VOLATILE_WRITE_CACHE => WRITE_CACHE_ENABLED,
             FeatureId::HOST_IDENTIFIER if wants_extended_host_identifier(get.value) => {
                 out.iter_mut().zip(self.host_id).for_each(|(to, from)| *to = from);
+                return Ok(Reply::data(out).into());
+            }
+            FeatureId::TIMESTAMP => {
+                out.iter_mut().zip(self.timestamp.read(now)).for_each(|(to, from)| *to = from);
                 return Ok(Reply::data(out).into());
             }
             FeatureId::RESERVATION_NOTIFICATION_MASK => {

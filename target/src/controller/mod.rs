@@ -15,6 +15,7 @@ mod properties;
 mod reservation_log;
 #[cfg(test)]
 mod tests;
+mod timestamp;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use self::error_log::ErrorLog;
 use self::keep_alive::KeepAlive;
 use self::properties::{Change, Registers};
 use self::reservation_log::ReservationLog;
+use self::timestamp::Timestamp;
 use crate::catalog::{Catalog, Key, Subsystem};
 use crate::qpair::{Counts, Failure};
 use crate::reservation::HostId;
@@ -84,6 +86,7 @@ pub struct Controller {
     host_nqn: Nqn,
     host_id: HostId,
     created: Time,
+    timestamp: Timestamp,
     registers: Registers,
     keep_alive: KeepAlive,
     notices: AsyncEvents,
@@ -264,8 +267,8 @@ impl Controller {
             AdminOpcode::ASYNC_EVENT_REQUEST => self.notices.hold().map(|()| Outcome::Hold),
             AdminOpcode::IDENTIFY => self.identify(command, out).map(Outcome::from),
             AdminOpcode::GET_LOG_PAGE => self.get_log_page(now, command, out).map(Outcome::from),
-            AdminOpcode::SET_FEATURES => self.set_features(command, data),
-            AdminOpcode::GET_FEATURES => self.get_features(command, out),
+            AdminOpcode::SET_FEATURES => self.set_features(now, command, data),
+            AdminOpcode::GET_FEATURES => self.get_features(now, command, out),
             AdminOpcode::ABORT => Ok(self.abort(Abort::parse(command))),
             _ => Err(Status::INVALID_OPCODE),
         }

@@ -15,6 +15,7 @@ const NUMBER_OF_QUEUES: u8 = 0x07;
 const EVENTS: u8 = 0x0B;
 const KEEP_ALIVE_TIMER: u8 = 0x0F;
 const HOST_IDENTIFIER: u8 = 0x81;
+const TIMESTAMP: u8 = 0x0E;
 
 pub(crate) const ROWS: &[Requirement] = &[
     row(
@@ -150,7 +151,6 @@ pub(crate) const ROWS: &[Requirement] = &[
         "a command which waits is aborted: it gets Command Abort Requested, and Abort bit 0 clear",
         abort,
     ),
-    row("admin-24", "NVMe Base 2.2, 5.1.14", "Keep Alive succeeds", keep_alive),
     row(
         "admin-28",
         "NVMe Base 2.2, 5.1.1",
@@ -169,6 +169,7 @@ pub(crate) const ROWS: &[Requirement] = &[
         "with one of two fused commands the other is aborted, due to Failed Fused Command, and nothing is written",
         abort_of_a_pair,
     ),
+    row("admin-24", "NVMe Base 2.2, 5.1.14", "Keep Alive succeeds", keep_alive),
     row(
         "admin-25",
         "NVMe Base 2.2, 3.1.3, figure 28",
@@ -180,6 +181,12 @@ pub(crate) const ROWS: &[Requirement] = &[
         "NVMe Base 2.2, 4.1.1, figure 91",
         "a fused admin command is Invalid Field",
         fused_admin_commands,
+    ),
+    row(
+        "admin-31",
+        "NVMe Base 2.2, 5.1.25.1.7",
+        "a timestamp of 48 bits counts milliseconds, from the Connect on or from what a host has set, as bits 3:1 of byte 6 say",
+        timestamp,
     ),
     row(
         "admin-27",
@@ -407,6 +414,18 @@ fn host_identifier() {
     assert_eq!(response.status(), COMMAND_SEQUENCE);
 }
 
+fn timestamp() {
+    let target = Target::new();
+    let (mut admin, _) = Queue::admin(&target);
+    target.wait(Duration::from_millis(300));
+    let read = admin.fetch(get_feature(TIMESTAMP), 8);
+    assert_eq!((le(&read, 0, 6), read[6], read[7]), (300, 0, 0));
+    admin.write(set_feature(TIMESTAMP, 0), &0xFF12_3456_789A_BCDEu64.to_le_bytes()).succeeded();
+    target.wait(Duration::from_millis(200));
+    let read = admin.fetch(get_feature(TIMESTAMP), 8);
+    assert_eq!((le(&read, 0, 6), read[6], read[7]), (0x3456_789A_BCDE + 200, 0b010, 0));
+}
+
 fn write_cache_feature() {
     let mut admin = admin();
     assert_eq!(admin.command(get_feature(0x06)).succeeded().result(), 1);
@@ -453,25 +472,6 @@ fn abort() {
     assert_eq!((kind, code), (0, 0x07));
 }
 
-fn keep_alive() {
-    assert_eq!(admin().command(Sqe::new(0x18)).succeeded().result(), 0);
-}
-
-fn unknown_commands() {
-    let mut admin = admin();
-    // Create and delete queues, namespace management, firmware, format, security, sanitize, the vendor's.
-    for opcode in [0x00, 0x01, 0x04, 0x05, 0x0D, 0x10, 0x11, 0x15, 0x19, 0x1A, 0x80, 0x81, 0x82, 0x84, 0xC0] {
-        assert_eq!(admin.command(Sqe::new(opcode)).status(), INVALID_OPCODE, "{opcode:#04x}");
-    }
-}
-
-fn fused_admin_commands() {
-    assert_eq!(admin().command(Sqe::new(0x18).byte(1, 0x41)).status(), INVALID_FIELD);
-}
-
-fn features_log() {
-    let mut admin = admin();
-    let log = admin.fetch(log_page(0x12, 1024, 0), 1024);
 fn abort_of(sqid: u16, cid: u16) -> Sqe {
     Sqe::new(0x08).word(40, sqid).word(42, cid)
 }
@@ -542,10 +542,31 @@ fn abort_of_a_pair() {
     assert_eq!(io.read(Sqe::new(2).nsid(1), 512).1, [0; 512], "nothing was written");
 }
 
+fn keep_alive() {
+    assert_eq!(admin().command(Sqe::new(0x18)).succeeded().result(), 0);
+}
+
+fn unknown_commands() {
+    let mut admin = admin();
+    // Create and delete queues, namespace management, firmware, format, security, sanitize, the vendor's.
+    for opcode in [0x00, 0x01, 0x04, 0x05, 0x0D, 0x10, 0x11, 0x15, 0x19, 0x1A, 0x80, 0x81, 0x82, 0x84, 0xC0] {
+        assert_eq!(admin.command(Sqe::new(opcode)).status(), INVALID_OPCODE, "{opcode:#04x}");
+    }
+}
+
+fn fused_admin_commands() {
+    assert_eq!(admin().command(Sqe::new(0x18).byte(1, 0x41)).status(), INVALID_FIELD);
+}
+
+fn features_log() {
+    let mut admin = admin();
+    let log = admin.fetch(log_page(0x12, 1024, 0), 1024);
     for feature in 0..=255u8 {
         let word = le(&log, usize::from(feature) * 4, 4);
         let there = if feature == HOST_IDENTIFIER {
             admin.read(get_feature(feature).dword(44, 1), 16).0.status()
+        } else if feature == TIMESTAMP {
+            admin.read(get_feature(feature), 8).0.status()
         } else {
             admin.command(get_feature(feature).nsid(1)).status()
         } == (0, 0, false);
