@@ -13,6 +13,8 @@ mod linking;
 mod media;
 #[cfg(test)]
 mod reload;
+#[cfg(test)]
+mod reservation;
 
 use std::fs;
 use std::os::unix::fs::FileExt;

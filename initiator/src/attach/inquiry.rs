@@ -5,7 +5,7 @@ use std::time::Duration;
 use ironside_common::nvme::Nqn;
 
 use super::{AttachError, AttachOptions, Attached, Description};
-use crate::host::{HostOptions, Role};
+use crate::host::{Answer, HostOptions, Passed, Role};
 
 /// Reads the discovery log at the address the options name; their NQN does not matter.
 ///
@@ -41,4 +41,15 @@ pub fn probe(options: AttachOptions, count: u16) -> Result<Description, AttachEr
     let host = HostOptions { role: Role::Probe(count), keep_alive_tmo: Duration::ZERO, ..options.host };
     let attached = Attached::attach(AttachOptions { host, buffers: Vec::new(), ..options })?;
     Ok(attached.description().clone())
+}
+
+/// Sends one command, on the admin queue or on an I/O queue of its own.
+///
+/// # Errors
+/// Why it was not sent, or what else than success came of it.
+pub fn pass(options: AttachOptions, passed: Passed) -> Result<Answer, AttachError> {
+    let (role, keep_alive_tmo) = (Role::Command(passed), Duration::ZERO);
+    let host = HostOptions { role, keep_alive_tmo, nr_io_queues: 1, ..options.host };
+    let attached = Attached::attach(AttachOptions { host, buffers: Vec::new(), ..options })?;
+    Ok(attached.description().answer.clone())
 }

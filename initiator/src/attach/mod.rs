@@ -23,14 +23,14 @@ use ironside_common::provider::soft;
 use ironside_common::reactor::{RingError, Sender, mailbox};
 
 use crate::host::{
-    ConnectError, Controller, Counters, DiscoveryLog, HostEvent, HostOptions, Namespace, NamespaceError,
-    OptionsError,
+    Answer, ConnectError, Controller, Counters, DiscoveryLog, HostEvent, HostOptions, Namespace,
+    NamespaceError, OptionsError,
 };
 use crate::volume::State;
 
 pub use direct::{Direct, Lent, RegisterError, Registered};
 pub use export::{Context, Export, Site};
-pub use inquiry::{discover, inquire, probe};
+pub use inquiry::{discover, inquire, pass, probe};
 pub use provider::{Carried, Provider, ProviderError};
 pub use registration::Registration;
 pub use route::Route;
@@ -152,6 +152,8 @@ pub struct Description {
     pub io_queues: usize,
     /// The discovery log, of a discovery controller.
     pub discovered: DiscoveryLog,
+    /// What came of a command that was passed.
+    pub answer: Answer,
     /// How long each answer took, if it was probed.
     pub round_trips: Vec<Duration>,
 }

@@ -366,6 +366,7 @@ impl<C: Carrier> HostReactor<C> {
             skipped: self.host.skipped().to_vec(),
             io_queues: self.host.io_queues(),
             discovered: self.host.discovered().cloned().unwrap_or_default(),
+            answer: self.host.answer().cloned().unwrap_or_default(),
             round_trips: self.host.round_trips().to_vec(),
         })
     }

@@ -7,6 +7,7 @@ use std::process::ExitStatus;
 
 use ironside_common::auth::HostError;
 use ironside_common::identity::IdentityError;
+use ironside_common::nvme::Status;
 use ironside_common::nvme::fabrics::InvalidParameter;
 use ironside_common::verbs::RejectReason;
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use super::secrets::SecretsError;
 use crate::attach::{AttachError, ExportError, ProviderError};
 use crate::export::loop_device::LoopError;
 use crate::export::usage::Use;
-use crate::host::{ConnectError, HostOptions, NamespaceError, OptionsError};
+use crate::host::{ConnectError, Doing, HostOptions, NamespaceError, OptionsError};
 
 /// Kinds of failure: the exit status.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -165,6 +166,9 @@ fn refused(options: &HostOptions, error: &AttachError) -> String {
         AttachError::Connect(ConnectError::Authentication { error, .. }) => {
             format!("{nqn} at {address} and this host, {host_nqn}, do not trust each other: {error}")
         }
+        AttachError::Connect(ConnectError::Answered { doing: Doing::Command, refusal }) => {
+            format!("{nqn} at {address} refuses it: {}", refusal.status)
+        }
         _ => format!("cannot connect to {address}: {error}"),
     }
 }
@@ -177,6 +181,11 @@ fn remedy_of_attach(options: &HostOptions, error: &AttachError) -> Option<String
         ),
         AttachError::Connect(ConnectError::AuthenticationRequired) => {
             "give the secret which the target has for this host: --dhchap-secret-file FILE".into()
+        }
+        AttachError::Connect(ConnectError::Answered { doing: Doing::Command, refusal })
+            if refusal.status.is(Status::RESERVATION_CONFLICT) =>
+        {
+            "ironside resv-report shows who is registered, with which key, and who holds the reservation".into()
         }
         AttachError::Connect(ConnectError::NotAuthenticated) => {
             "have the target ask this host for a key, or connect without --dhchap-ctrl-secret-file".into()
@@ -228,8 +237,6 @@ fn reasons(skipped: &[(u32, NamespaceError)]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ironside_common::nvme::Status;
-
     use super::*;
     use crate::host::Refusal;
 

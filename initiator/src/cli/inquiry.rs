@@ -50,7 +50,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    fn attach_options(self) -> AttachOptions {
+    pub(super) fn attach_options(self) -> AttachOptions {
         AttachOptions { crc: self.crc, provider: self.provider, ..AttachOptions::new(self.options) }
     }
 }

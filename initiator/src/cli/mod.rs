@@ -16,6 +16,8 @@ mod inquiry;
 mod list;
 mod log;
 mod man;
+mod reserve;
+mod resv_report;
 mod secrets;
 mod table;
 
@@ -47,6 +49,10 @@ enum Command {
     Doctor(doctor::Arguments),
     IdCtrl(id_ctrl::Arguments),
     IdNs(id_ns::Arguments),
+    ResvRegister(reserve::Register),
+    ResvAcquire(reserve::Acquire),
+    ResvRelease(reserve::Release),
+    ResvReport(resv_report::Arguments),
     GenDhchapKey(gen_dhchap_key::Arguments),
     CheckDhchapKey(gen_dhchap_key::CheckArguments),
     Completions(completions::Arguments),
@@ -70,6 +76,10 @@ impl Cli {
             Command::Doctor(arguments) => doctor::run(&arguments),
             Command::IdCtrl(arguments) => id_ctrl::run(&arguments),
             Command::IdNs(arguments) => id_ns::run(&arguments),
+            Command::ResvRegister(arguments) => reserve::register(&arguments),
+            Command::ResvAcquire(arguments) => reserve::acquire(&arguments),
+            Command::ResvRelease(arguments) => reserve::release(&arguments),
+            Command::ResvReport(arguments) => resv_report::run(&arguments),
             Command::GenDhchapKey(arguments) => gen_dhchap_key::run(&arguments),
             Command::CheckDhchapKey(arguments) => gen_dhchap_key::check(&arguments),
             Command::Completions(arguments) => completions::run(&arguments),
@@ -110,6 +120,10 @@ mod tests {
             "ironside gen-dhchap-key --hmac 1 --key-length 32 --nqn nqn.2026-11.org.example:a",
             "ironside check-dhchap-key --key DHHC-1:00:AAEC:",
             "ironside id-ns -a ::1 -n nqn.2026-11.org.example:a --namespace-id 1 --provider iwarp",
+            "ironside resv-register /dev/loop0 --nrkey=0x1f -r 0 --cptpl=3 --iekey",
+            "ironside resv-acquire -a ::1 -n nqn.2026-11.org.example:a --nsid 1 -c 1 --rtype 3 --racqa 1 -p 0x2",
+            "ironside resv-release /dev/loop0 --crkey=1 --rtype=1 --rrela=0",
+            "ironside resv-report /dev/loop0 --eds -o json",
         ] {
             assert!(Cli::try_parse_from(line.split_whitespace()).is_ok(), "{line}");
         }

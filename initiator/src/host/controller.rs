@@ -51,7 +51,7 @@ impl Controller {
         let is_discovery = wire.controller_type() == ControllerType::DISCOVERY || is_discovery_name(wire);
         match options.role {
             Role::Discovery if !is_discovery => return Err(Incompatible::NotDiscovery),
-            Role::Io if is_discovery => return Err(Incompatible::Discovery),
+            Role::Io | Role::Command(_) if is_discovery => return Err(Incompatible::Discovery),
             _ => {}
         }
         if wire.sgls.get() & Sgls::KEYED == 0 {
@@ -61,7 +61,7 @@ impl Controller {
             check_io(wire, options)?;
         }
         let queue_size = queue_size(wire, capabilities, options.queue_size);
-        if queue_size < 2 && options.role == Role::Io {
+        if queue_size < 2 && matches!(options.role, Role::Io | Role::Command(_)) {
             return Err(Incompatible::QueueSize(queue_size.into()));
         }
         Ok(Self {

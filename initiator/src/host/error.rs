@@ -29,6 +29,8 @@ pub enum Doing {
     EventConfiguration,
     Scan,
     DiscoveryLog,
+    /// Sending a user's own command.
+    Command,
 }
 
 impl fmt::Display for Doing {
@@ -48,6 +50,7 @@ impl fmt::Display for Doing {
             Self::EventConfiguration => f.write_str("asking for events"),
             Self::Scan => f.write_str("looking for namespaces"),
             Self::DiscoveryLog => f.write_str("reading the discovery log"),
+            Self::Command => f.write_str("sending the command"),
         }
     }
 }

@@ -23,6 +23,7 @@ mod io;
 mod keep_alive;
 mod namespace;
 mod options;
+mod passed;
 mod queue;
 mod reconnect;
 mod requests;
@@ -55,6 +56,7 @@ pub use error::{ConnectError, Doing, Incompatible};
 pub use fault::Fault;
 pub use namespace::{IDENTIFY_LENGTH, Namespace, NamespaceError, NamespaceIdentity};
 pub use options::{ADMIN_QUEUE_SIZE, HostOptions, IO_QUEUES_MAX, OptionsError, Role};
+pub use passed::{Answer, Passed, PassedData};
 pub use queue::{MAX_QUEUE_SIZE, Refusal};
 pub use scan::ScanError;
 
@@ -317,6 +319,12 @@ impl Host {
     #[must_use]
     pub fn discovered(&self) -> Option<&DiscoveryLog> {
         self.association.as_ref().map(|association| &association.discovered)
+    }
+
+    /// What came of the command, for [`Role::Command`].
+    #[must_use]
+    pub fn answer(&self) -> Option<&Answer> {
+        self.association.as_ref().map(|association| &association.answer)
     }
 
     /// How long each answer took, for [`Role::Probe`].

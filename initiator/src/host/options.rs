@@ -6,6 +6,7 @@ use std::time::Duration;
 use ironside_common::auth::Keys;
 use ironside_common::nvme::Nqn;
 
+use super::passed::Passed;
 use super::queue::MAX_QUEUE_SIZE;
 
 /// Entries of the admin queue, as every NVMe/RDMA host has it.
@@ -24,6 +25,8 @@ pub enum Role {
     Probe(u16),
     /// The discovery log page.
     Discovery,
+    /// The answer to one command.
+    Command(Passed),
 }
 
 /// Which controller, and how. The names are nvme-cli's.

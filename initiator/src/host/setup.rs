@@ -12,7 +12,7 @@ use ironside_common::nvme::fabrics::{
 use ironside_common::nvme::feature::{FeatureId, QueueCounts};
 use ironside_common::nvme::private_data::{self, Reject};
 use ironside_common::nvme::property::{Capabilities, Configuration, ControllerStatus, PropertyId, Version};
-use ironside_common::nvme::{Command, FabricsType, identify};
+use ironside_common::nvme::{Command, FabricsType, QueueKind, identify};
 use ironside_common::time::Time;
 use ironside_common::verbs::{PrivateData, RejectReason};
 
@@ -22,6 +22,7 @@ use super::error::{ConnectError, Doing, Incompatible};
 use super::fault::Fault;
 use super::namespace::{IDENTIFY_LENGTH, Namespace, NamespaceError};
 use super::options::{ADMIN_QUEUE_SIZE, HostOptions, Role};
+use super::passed::{Answer, Passed};
 use super::queue::Refusal;
 use super::scan::Scan;
 
@@ -69,6 +70,7 @@ pub(super) struct Association {
     pub skipped: Vec<(u32, NamespaceError)>,
     pub discovered: DiscoveryLog,
     pub round_trips: Vec<Duration>,
+    pub answer: Answer,
 }
 
 #[derive(Debug)]
@@ -91,6 +93,7 @@ enum Step {
     ConfigureEvents,
     Scan(Scan),
     Log(LogReader),
+    Command(Passed),
     Ready,
 }
 
@@ -112,6 +115,7 @@ pub(super) struct Setup {
     skipped: Vec<(u32, NamespaceError)>,
     discovered: DiscoveryLog,
     round_trips: Vec<Duration>,
+    answer: Answer,
 }
 
 impl Setup {
@@ -132,6 +136,7 @@ impl Setup {
             skipped: Vec::new(),
             discovered: DiscoveryLog::default(),
             round_trips: Vec::new(),
+            answer: Answer::default(),
         }
     }
 
@@ -174,6 +179,10 @@ impl Setup {
             Step::Log(reader) => {
                 let query = reader.query();
                 send(query.command, Payload::In(query.length))
+            }
+            Step::Command(passed) => {
+                let queue = u16::from(passed.queue == QueueKind::Io);
+                Ask::Command { queue, command: passed.command, payload: passed.payload() }
             }
             Step::Ready => Ask::Ready,
         }
@@ -284,6 +293,7 @@ impl Setup {
             Step::ConfigureEvents => Doing::EventConfiguration,
             Step::Scan(_) | Step::Ready => Doing::Scan,
             Step::Log(_) => Doing::DiscoveryLog,
+            Step::Command(_) => Doing::Command,
         }
     }
 
@@ -306,6 +316,7 @@ impl Setup {
             skipped: self.skipped,
             discovered: self.discovered,
             round_trips: self.round_trips,
+            answer: self.answer,
         }
     }
 
@@ -363,7 +374,11 @@ impl Setup {
         if queue == 0 {
             return Step::GetCapabilities;
         }
-        if queue < self.io_queues { Step::Dial(queue + 1) } else { Step::ConfigureEvents }
+        match self.options.role {
+            _ if queue < self.io_queues => Step::Dial(queue + 1),
+            Role::Command(passed) => Step::Command(passed),
+            _ => Step::ConfigureEvents,
+        }
     }
 
     fn authenticated(
@@ -454,6 +469,10 @@ impl Setup {
                 Step::Dial(1)
             }
             Step::Log(reader) => self.read_log(reader, data)?,
+            Step::Command(passed) => {
+                self.answer = passed.answer(value, data);
+                Step::Ready
+            }
             other => other,
         })
     }
@@ -491,7 +510,8 @@ impl Setup {
             Role::Inquiry if controller.is_discovery => Step::Ready,
             Role::Inquiry => self.scan(&controller),
             Role::Probe(_) => self.probe(),
-            Role::Io => Step::NumberOfQueues,
+            Role::Command(passed) if passed.queue == QueueKind::Admin => Step::Command(passed),
+            Role::Io | Role::Command(_) => Step::NumberOfQueues,
         };
         self.io_queue_size = controller.queue_size;
         self.controller = Some(controller);
