@@ -42,5 +42,6 @@ fn every_seed_keeps_every_promise() {
     println!("{seeds} worlds: {total}");
     // Worlds in which nothing goes wrong, or nothing gets done, would prove nothing.
     assert!(total.succeeded > 10 * seeds && total.failed > 0, "{total}");
+    assert!(total.taken > seeds / 8 && total.reserved > seeds / 8 && total.conflicts > seeds / 16, "{total}");
     assert!(total.breaks > seeds && total.kills > seeds / 10 && total.power_losses > seeds / 20, "{total}");
 }

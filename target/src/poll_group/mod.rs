@@ -3,8 +3,8 @@
 //!
 //! A controller lives on the reactor of its admin queue, which its identifier names, so that any reactor
 //! finds the way to it without asking. Its I/O queues may be anywhere.
-mod access;
 mod abort;
+mod access;
 mod authenticate;
 mod claims;
 mod connect;

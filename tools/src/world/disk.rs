@@ -17,6 +17,8 @@ pub(super) struct Disks {
     drives: Vec<Drive>,
     done: BTreeMap<u32, VecDeque<Done>>,
     next_share: u32,
+    /// What is to end early: whose it is, and its token.
+    cancelled: BTreeSet<(u32, u64)>,
 }
 
 #[derive(Debug)]
@@ -55,13 +57,29 @@ impl Disks {
         self.drives.iter().map(|drive| drive.owners.len()).sum()
     }
 
+    /// What is under way on one drive: whose share it is, and the token of what asked for it.
+    pub(super) fn under_way(&self, uuid: Uuid) -> impl Iterator<Item = (u32, Token, &Operation)> {
+        let drives = self.drives.iter().filter(move |drive| drive.uuid == uuid);
+        drives.flat_map(|drive| {
+            let pending = drive.owners.iter().zip(drive.medium.pending());
+            pending.map(|(&owner, pending)| (owner, pending.token, &pending.operation))
+        })
+    }
+
     /// Ends one operation, which fails in `fails` percent of all cases. False if there is none.
     pub(super) fn complete_one(&mut self, choices: &mut impl Choices, fails: u32) -> bool {
         let Ok(count @ 1..) = u32::try_from(self.pending()) else { return false };
         let mut index = choices.below(count) as usize;
         for drive in &mut self.drives {
             if index < drive.owners.len() {
-                let outcome = outcome(&drive.medium.pending()[index].operation, choices, fails);
+                let pending = &drive.medium.pending()[index];
+                let is_cancelled = self.cancelled.remove(&(drive.owners[index], pending.token.to_bits()));
+                let outcome = match is_cancelled && choices.chance(70) {
+                    true => {
+                        Outcome::Failure { blocks: choices.below(4).into(), error: BlockError::Cancelled }
+                    }
+                    false => outcome(&pending.operation, choices, fails),
+                };
                 super::trace(|| {
                     format!("drive {}: {:?} {outcome:?}", drive.uuid, drive.medium.pending()[index].operation)
                 });
@@ -127,9 +145,11 @@ impl Share {
         };
         Self { disks: Rc::clone(disks), memory: Rc::clone(memory), number, detached: BTreeSet::new() }
     }
-}
 
-impl Share {
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
     /// Drives it holds though this version does not name them.
     pub(super) fn unserved(&self, catalog: &Catalog) -> Vec<usize> {
         let served = |uuid| {
@@ -168,6 +188,11 @@ impl Medium for Share {
         assert!(!drive.closed, "an operation on a drive to which no way leads");
         drive.medium.submit(&self.memory, token, operation);
         drive.owners.push(self.number);
+    }
+
+    fn cancel(&mut self, token: Token) {
+        let mut disks = self.disks.borrow_mut();
+        disks.cancelled.insert((self.number, token.to_bits()));
     }
 
     fn in_place(&self, _namespace: usize, _offset: u64, _length: u32) -> Option<Sge> {

@@ -141,10 +141,13 @@ impl<F: Fabric> HostSide<F> {
     /// Starts one more request, if there is room and nobody else is at its blocks.
     pub(super) fn submit(&mut self, shadows: &mut [Shadow], choices: &mut impl Choices) -> bool {
         let namespaces = self.host.namespaces();
-        if namespaces.is_empty() || !self.host.has_room() || self.host.is_over() {
+        // Others are somebody else's.
+        let is_own = |index: &usize| namespaces[*index].nsid as usize <= shadows.len();
+        let own: Vec<usize> = (0..namespaces.len()).filter(is_own).collect();
+        if own.is_empty() || !self.host.has_room() || self.host.is_over() {
             return false;
         }
-        let index = choices.below(namespaces.len() as u32) as usize;
+        let index = own[choices.below(own.len() as u32) as usize];
         let disk = namespaces[index].nsid as usize - 1;
         let size = (namespaces[index].geometry.size / u64::from(BLOCK_SIZE)) as u32;
         let most = if choices.chance(20) { BLOCKS_MAX } else { 9 };

@@ -11,13 +11,20 @@
 //! 7. a drive which is not served any more is let go of, and nothing comes to it afterwards;
 //! 8. once every way to a namespace has ended and what had begun too, nothing comes to its drive, and a command
 //!    refused for want of a way has changed nothing;
-//! 9. memory which a program lends in place is out of everybody's reach once its request has ended.
+//! 9. memory which a program lends in place is out of everybody's reach once its request has ended;
+//! 10. of those who take a block by fused commands, from the same content only one is told that it has;
+//! 11. every answer to a command which reserves is explained by those before it and those at the same time, and nothing
+//!     of a host is at a medium once an answer says that it must not be.
 //!
 //! (4), (5) and the slots and credits of (3) are asserted by the fabric and the queue pairs themselves.
+mod agreement;
+mod claimant;
 mod disk;
 mod fabric;
 mod host;
 mod pipe;
+mod raw;
+mod rival;
 mod shadow;
 mod target;
 
@@ -36,12 +43,17 @@ use ironside_common::time::Time;
 use ironside_target::backend::OpenMedium;
 use ironside_target::catalog::{Access, Catalog, Hosts, Namespace, Subsystem};
 use ironside_target::poll_group::Message;
+use ironside_target::reservation::State;
 use uuid::Uuid;
 
+use self::agreement::Agreement;
+use self::claimant::{Claimant, SHARED, SHARED_BLOCKS};
 use self::disk::Disks;
 use self::fabric::Fabric;
 use self::host::HostSide;
 use self::pipe::Pipes;
+use self::raw::host_id;
+use self::rival::{LOCK, Rival, Taken};
 use self::shadow::Shadow;
 use self::target::Target;
 
@@ -62,6 +74,11 @@ pub struct Report {
     pub breaks: u64,
     pub kills: u64,
     pub power_losses: u64,
+    /// Times a block was taken by fused commands.
+    pub taken: u64,
+    /// Commands which reserved, and commands which reservations kept from their medium.
+    pub reserved: u64,
+    pub conflicts: u64,
     /// Simulated time.
     pub elapsed: Duration,
 }
@@ -73,16 +90,21 @@ impl AddAssign for Report {
         self.breaks += other.breaks;
         self.kills += other.kills;
         self.power_losses += other.power_losses;
+        self.taken += other.taken;
+        self.reserved += other.reserved;
+        self.conflicts += other.conflicts;
         self.elapsed += other.elapsed;
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { succeeded, failed, breaks, kills, power_losses, elapsed } = self;
+        let Self { succeeded, failed, breaks, kills, power_losses, taken, reserved, conflicts, elapsed } =
+            self;
         write!(f, "{succeeded} requests succeeded and {failed} failed, {breaks} links broke, ")?;
         write!(f, "the target was killed {kills} times, {power_losses} of them by a loss of power, ")?;
-        write!(f, "in {} simulated seconds", elapsed.as_secs())
+        write!(f, "a block was taken {taken} times, {reserved} commands reserved, ")?;
+        write!(f, "{conflicts} were in conflict, in {} simulated seconds", elapsed.as_secs())
     }
 }
 
@@ -168,13 +190,16 @@ struct Served {
 }
 
 impl Served {
-    /// The catalog of it. What namespaces are made of is the world's own affair.
-    fn catalog(&self, address: SocketAddr) -> Arc<Catalog> {
-        let namespaces = (1..=self.present).map(|nsid| {
-            let medium = OpenMedium::faulty(self.blocks * u64::from(BLOCK_SIZE), BLOCK_SIZE)
-                .expect("a size that fits");
+    /// The catalog of it, with the namespace which claimants share and the reservations that one begins with. What
+    /// namespaces are made of is the world's own affair.
+    fn catalog(&self, address: SocketAddr, kept: Option<Arc<State>>) -> Arc<Catalog> {
+        let namespace = |nsid, blocks: u64| {
+            let medium =
+                OpenMedium::faulty(blocks * u64::from(BLOCK_SIZE), BLOCK_SIZE).expect("a size that fits");
             Namespace { ana_group: nsid, ..Namespace::whole(nsid, uuid(nsid), medium) }
-        });
+        };
+        let shared = Namespace { kept, ..namespace(SHARED, SHARED_BLOCKS) };
+        let namespaces = (1..=self.present).map(|nsid| namespace(nsid, self.blocks)).chain([shared]);
         let access = (1..).zip(&self.access).map(|(group, &state)| Access { group, listen: None, state });
         let subsystem = Subsystem::new(nqn(), "WORLD", Hosts::Any, vec![address], namespaces.collect());
         let subsystem = subsystem.expect("a subsystem by its form").with_access(access.collect());
@@ -193,6 +218,10 @@ struct World<F: Fabric> {
     shadows: Vec<Shadow>,
     target: Target<F>,
     hosts: Vec<HostSide<F>>,
+    rivals: Vec<Rival<F>>,
+    taken: Taken,
+    claimants: Vec<Claimant<F>>,
+    agreement: Agreement,
     faults: Faults,
     report: Report,
 }
@@ -206,10 +235,11 @@ impl<F: Fabric> World<F> {
             let size = (BLOCKS + BLOCKS_MORE) * u64::from(BLOCK_SIZE);
             disks.borrow_mut().add(uuid(nsid), size, BLOCK_SIZE);
         }
+        disks.borrow_mut().add(uuid(SHARED), SHARED_BLOCKS * u64::from(BLOCK_SIZE), BLOCK_SIZE);
         let access = vec![AnaState::OPTIMIZED; count as usize];
         let served = Served { version: 1, present: count, blocks: BLOCKS, access };
         let mut target = Target::new(address, Rc::clone(&disks));
-        target.start(&mut fabric, &served.catalog(address), choices);
+        target.start(&mut fabric, &served.catalog(address, None), choices);
         let now = Time::from_nanos(1);
         let hosts = 1 + choices.below(2) as u8;
         let hosts = (0..hosts)
@@ -217,15 +247,50 @@ impl<F: Fabric> World<F> {
             .collect();
         let faults = Faults::draw(choices);
         let shadows = (0..count).map(|_| Shadow::new((BLOCKS + BLOCKS_MORE) as usize)).collect();
-        let report = Report::default();
-        let closing = Vec::new();
-        Self { now, address, fabric, served, closing, disks, shadows, target, hosts, faults, report }
+        let mut world = Self {
+            now,
+            address,
+            fabric,
+            served,
+            closing: Vec::new(),
+            disks,
+            shadows,
+            target,
+            hosts,
+            rivals: Vec::new(),
+            taken: Taken::default(),
+            claimants: Vec::new(),
+            agreement: Agreement::new(),
+            faults,
+            report: Report::default(),
+        };
+        world.invite(choices);
+        world
+    }
+
+    /// Some worlds have rivals, and some have claimants.
+    fn invite(&mut self, choices: &mut impl Choices) {
+        let guests = choices.below(6);
+        let numbers = 150..152 + choices.below(2) as u8;
+        let queues = 1 + choices.below(2) as usize;
+        for number in numbers.filter(|_| guests < 2) {
+            if guests == 0 {
+                self.rivals.push(Rival::new(&mut self.fabric, number, self.address, nqn(), queues));
+                // Never ended: nobody else comes to this block.
+                let _lasting = self.shadows[0].begin_write(LOCK..LOCK + 1, None);
+            } else {
+                self.claimants.push(Claimant::new(&mut self.fabric, number, self.address, nqn(), queues));
+            }
+        }
     }
 
     fn run(mut self, choices: &mut impl Choices) -> Report {
-        for _ in 0..500 + choices.below(4000) {
+        // Guests take time to come.
+        let times = if self.has_guests() { 3 } else { 1 };
+        for _ in 0..times * (500 + choices.below(4000)) {
             self.step(choices);
             self.break_something(choices);
+            self.check_rights();
         }
         self.settle(choices);
         self.report.elapsed = self.now.since(Time::ZERO);
@@ -235,7 +300,7 @@ impl<F: Fabric> World<F> {
     /// One thing happens somewhere.
     fn step(&mut self, choices: &mut impl Choices) {
         self.now = self.now + Duration::from_micros(choices.below(20).into());
-        match choices.below(9) {
+        match choices.below(if self.has_guests() { 16 } else { 9 }) {
             0 | 1 => drop(self.fabric.step(choices)),
             2 => drop(self.target.turn(self.now, choices)),
             3 => drop(self.target.deliver_letter(self.now)),
@@ -248,18 +313,54 @@ impl<F: Fabric> World<F> {
                 self.hosts[index].submit(&mut self.shadows, choices);
             }
             7 => drop(self.disks.borrow_mut().complete_one(choices, self.faults.medium)),
+            9 | 10 => drop(self.fabric.step(choices)),
+            11.. => self.guest(choices),
             _ => {
                 // Time passes by itself only now and then, so that most of what happens is I/O.
                 if choices.chance(3) {
                     self.advance_clock();
                 }
                 if !self.target.is_running() && choices.chance(20) {
-                    let catalog = self.served.catalog(self.address);
-                    self.target.start(&mut self.fabric, &catalog, choices);
+                    self.start(choices);
                 }
+                self.target.keep_one(choices, self.faults.medium);
             }
         }
         self.check_access();
+    }
+
+    fn start(&mut self, choices: &mut impl Choices) {
+        let catalog = self.served.catalog(self.address, self.target.kept());
+        self.target.start(&mut self.fabric, &catalog, choices);
+    }
+
+    fn has_guests(&self) -> bool {
+        !self.rivals.is_empty() || !self.claimants.is_empty()
+    }
+
+    /// A rival or a claimant does something.
+    fn guest(&mut self, choices: &mut impl Choices) {
+        let index = choices.below((self.rivals.len() + self.claimants.len()) as u32) as usize;
+        if let Some(rival) = self.rivals.get_mut(index) {
+            rival.turn(self.now, &mut self.taken);
+            rival.submit(&self.taken, choices);
+        } else if let Some(claimant) = self.claimants.get_mut(index) {
+            claimant.turn(self.now, &mut self.agreement);
+            claimant.submit(&mut self.agreement, choices);
+        }
+    }
+
+    /// Nothing is at the shared namespace's medium of a host which has no right to.
+    fn check_rights(&self) {
+        if self.claimants.is_empty() {
+            return;
+        }
+        for (host, operation) in self.target.at_medium(uuid(SHARED)) {
+            let name = (150..160).find(|&number| host_id(number).into_bytes() == host);
+            let name = name.expect("nobody else uses it");
+            let may = self.agreement.may(name, operation.modifies());
+            assert!(may, "{operation:?} of {name}, which it must not");
+        }
     }
 
     fn break_something(&mut self, choices: &mut impl Choices) {
@@ -297,7 +398,8 @@ impl<F: Fabric> World<F> {
             } else {
                 self.disks.borrow_mut().process_gone(choices);
             }
-            self.target.kill(&mut self.fabric);
+            self.target.kill(&mut self.fabric, choices);
+            self.agreement.target_gone();
         }
     }
 
@@ -313,7 +415,7 @@ impl<F: Fabric> World<F> {
                 Some(_) => self.closing.push(nsid),
             }
         }
-        let catalog = self.served.catalog(self.address);
+        let catalog = self.served.catalog(self.address, self.target.kept());
         self.target.tell(&Message::Catalog(catalog));
         self.target.tell(&Message::Announce);
     }
@@ -331,7 +433,9 @@ impl<F: Fabric> World<F> {
     /// To the next moment at which anybody wants to do something.
     fn advance_clock(&mut self) {
         let hosts = self.hosts.iter().filter_map(HostSide::deadline).min();
-        let next = [hosts, self.target.deadline()].into_iter().flatten().min();
+        let rivals = self.rivals.iter().filter_map(Rival::deadline);
+        let guests = rivals.chain(self.claimants.iter().filter_map(Claimant::deadline)).min();
+        let next = [hosts, guests, self.target.deadline()].into_iter().flatten().min();
         if let Some(next) = next {
             assert!(next.since(self.now) < LONGEST_WAIT, "everybody sleeps too long");
             self.now = self.now.max(next);
@@ -345,17 +449,23 @@ impl<F: Fabric> World<F> {
         self.served.access.fill(AnaState::OPTIMIZED);
         self.go_over();
         if !self.target.is_running() {
-            let catalog = self.served.catalog(self.address);
-            self.target.start(&mut self.fabric, &catalog, choices);
+            self.start(choices);
         }
         self.until("requests to end", choices, |world| world.hosts.iter().all(|host| host.in_flight() == 0));
         for host in &mut self.hosts {
             host.close(self.now);
         }
+        self.rivals.iter_mut().for_each(Rival::close);
+        self.claimants.iter_mut().for_each(Claimant::close);
+        self.until("rivals to leave", choices, |world| world.rivals.iter().all(Rival::is_over));
+        self.until("claimants to leave", choices, |world| world.claimants.iter().all(Claimant::is_over));
         self.until("hosts to close", choices, |world| world.hosts.iter().all(HostSide::is_over));
         self.until("the target to let go", choices, |world| world.target.connections() == 0);
         self.until("messages to arrive", choices, |world| !world.target.turn_all(world.now));
         self.target.check_at_rest();
+        self.report.taken = self.taken.times();
+        self.report.reserved = self.agreement.succeeded;
+        self.report.conflicts = self.claimants.iter().map(|claimant| claimant.conflicts).sum();
         for host in &self.hosts {
             host.check_at_rest();
             self.report.succeeded += host.succeeded;
@@ -374,7 +484,15 @@ impl<F: Fabric> World<F> {
             for host in &mut self.hosts {
                 busy |= host.turn(self.now, &mut self.shadows);
             }
+            for rival in &mut self.rivals {
+                busy |= rival.turn(self.now, &mut self.taken);
+            }
+            for claimant in &mut self.claimants {
+                busy |= claimant.turn(self.now, &mut self.agreement);
+            }
             busy |= self.disks.borrow_mut().complete_one(choices, 0);
+            busy |= self.target.keep_one(choices, 0);
+            self.check_rights();
             if !busy {
                 self.advance_clock();
             }

@@ -9,9 +9,13 @@ use std::time::Duration;
 use ironside_common::memory::{Memory, Pool, SizeClass};
 use ironside_common::provider::sim::Choices;
 use ironside_common::time::Time;
+use ironside_common::verbs::QpHandle;
+use ironside_target::backend::Operation;
 use ironside_target::catalog::Catalog;
 use ironside_target::controller::TRANSFER_MAX;
 use ironside_target::poll_group::{Message, PollGroup, Settings};
+use ironside_target::reservation::{HostId, Keep, State};
+use uuid::Uuid;
 
 use super::disk::{Disks, Share};
 use super::fabric::{Fabric, Pump};
@@ -22,17 +26,29 @@ pub(super) struct Target<F: Fabric> {
     reactors: Vec<Reactor<F>>,
     /// Messages on their way: receiver and content.
     letters: VecDeque<(usize, Message)>,
+    keeps: VecDeque<Keep>,
+    /// The state of reservations which outlasts everything.
+    kept: Option<Arc<State>>,
 }
 
 struct Reactor<F: Fabric> {
     group: PollGroup<F::Provider, Share>,
     pool: Rc<Pool>,
+    /// Of its share of the drives.
+    share: u32,
 }
 
 impl<F: Fabric> Target<F> {
     /// A target which is not running yet.
     pub(super) fn new(address: SocketAddr, disks: Rc<RefCell<Disks>>) -> Self {
-        Self { address, disks, reactors: Vec::new(), letters: VecDeque::new() }
+        Self {
+            address,
+            disks,
+            reactors: Vec::new(),
+            letters: VecDeque::new(),
+            keeps: VecDeque::new(),
+            kept: None,
+        }
     }
 
     pub(super) fn start(&mut self, fabric: &mut F, catalog: &Arc<Catalog>, choices: &mut impl Choices) {
@@ -45,20 +61,26 @@ impl<F: Fabric> Target<F> {
                 [SizeClass { size: 4096, count: small }, SizeClass { size: TRANSFER_MAX, count: large }];
             let pool = Pool::new(&memory, &classes).expect("address space is plenty");
             let provider = fabric.provider(self.address, &memory, 0);
-            let share = Share::new(&self.disks, &memory);
+            let storage = Share::new(&self.disks, &memory);
+            let share = storage.number();
             let reads = 1 + choices.below(4);
             let drain = Duration::from_secs(30);
             let settings =
                 Settings { reactor, reactors, queue_depth, in_capsule: 4096, reads, io_queues: 4, drain };
             let group =
-                PollGroup::new(settings, provider, share, Rc::clone(&pool), memory, Arc::clone(catalog));
-            self.reactors.push(Reactor { group, pool });
+                PollGroup::new(settings, provider, storage, Rc::clone(&pool), memory, Arc::clone(catalog));
+            self.reactors.push(Reactor { group, pool, share });
         }
         fabric.set_listening(self.address, true);
     }
 
     /// The process is killed.
-    pub(super) fn kill(&mut self, fabric: &mut F) {
+    pub(super) fn kill(&mut self, fabric: &mut F, choices: &mut impl Choices) {
+        while let Some(keep) = self.keeps.pop_front() {
+            if choices.chance(50) {
+                self.kept = keep.state;
+            }
+        }
         fabric.set_listening(self.address, false);
         self.reactors.clear();
         self.letters.clear();
@@ -91,6 +113,9 @@ impl<F: Fabric> Target<F> {
             self.letters.push_back(letter);
             busy = true;
         }
+        while let Some(keep) = group.next_keep() {
+            self.keeps.push_back(keep);
+        }
         self.retire(index);
         busy
     }
@@ -104,6 +129,34 @@ impl<F: Fabric> Target<F> {
                 group.storage().detach(drive);
             }
         }
+    }
+
+    /// What its reservations begin with when it starts.
+    pub(super) fn kept(&self) -> Option<Arc<State>> {
+        self.kept.clone()
+    }
+
+    /// Makes the oldest of those states of reservations durable which are to be, or fails to in so many percent of
+    /// all cases.
+    pub(super) fn keep_one(&mut self, choices: &mut impl Choices, fails: u32) -> bool {
+        let Some(Keep { uuid, number, state }) = self.keeps.pop_front() else { return false };
+        let kept = !choices.chance(fails);
+        if kept {
+            self.kept = state;
+        }
+        self.letters.push_back((0, Message::Kept { uuid, number, kept }));
+        true
+    }
+
+    /// Whose commands are at the medium of a namespace, and what they do there.
+    pub(super) fn at_medium(&self, uuid: Uuid) -> Vec<(HostId, Operation)> {
+        let disks = self.disks.borrow();
+        let under_way = disks.under_way(uuid).filter_map(|(share, token, operation)| {
+            let reactor = self.reactors.iter().find(|reactor| reactor.share == share)?;
+            let host = reactor.group.host_of(QpHandle(token.qpair)).expect("a command has a host");
+            Some((host, *operation))
+        });
+        under_way.collect()
     }
 
     /// Delivers the oldest message between reactors.
@@ -134,7 +187,7 @@ impl<F: Fabric> Target<F> {
     /// # Panics
     /// If anything of a connection is left.
     pub(super) fn check_at_rest(&self) {
-        for Reactor { group, pool } in &self.reactors {
+        for Reactor { group, pool, .. } in &self.reactors {
             assert_eq!(group.connections(), 0, "a connection is left on the target");
             assert_eq!(group.controllers(), 0, "a controller is left on the target");
             assert_eq!(pool.available(), pool.total(), "a buffer of the target leaked");
