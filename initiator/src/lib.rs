@@ -48,4 +48,5 @@ pub mod attach;
 pub mod cli;
 pub mod export;
 pub mod host;
+pub mod paths;
 pub mod volume;

@@ -65,10 +65,26 @@ pub enum IoError {
     Refused(Status),
     #[error("the controller could not be reached within the time allowed")]
     ConnectionLost,
+    /// Of one of several paths: another may do better.
+    #[error("{0}")]
+    Path(PathError),
     #[error("the namespace is gone, or is not the one it was")]
     NamespaceGone,
     #[error("the volume is being closed")]
     Closing,
+}
+
+/// Why a request did not end on a path which is one of several.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum PathError {
+    #[error("the path was lost before the request was sent")]
+    NotSent,
+    /// It may have been executed, and may still be.
+    #[error("the path was lost before the answer came")]
+    Unanswered,
+    /// It has not been executed, nor will it be.
+    #[error("the controller answered: {0}")]
+    Refused(Status),
 }
 
 impl IoError {
@@ -81,9 +97,12 @@ impl IoError {
             Self::NotSupported => libc::EOPNOTSUPP,
             Self::ReadOnly => libc::EROFS,
             Self::ReservationConflict => libc::EBUSY,
-            Self::Medium | Self::Refused(_) | Self::ConnectionLost | Self::NamespaceGone | Self::Closing => {
-                libc::EIO
-            }
+            Self::Medium
+            | Self::Refused(_)
+            | Self::ConnectionLost
+            | Self::Path(_)
+            | Self::NamespaceGone
+            | Self::Closing => libc::EIO,
         }
     }
 }

@@ -12,6 +12,8 @@ mod linking;
 #[cfg(test)]
 mod media;
 #[cfg(test)]
+mod multipath;
+#[cfg(test)]
 mod reload;
 #[cfg(test)]
 mod reservation;

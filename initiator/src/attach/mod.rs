@@ -14,6 +14,7 @@ mod tests;
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -26,6 +27,7 @@ use crate::host::{
     Answer, ConnectError, Controller, Counters, DiscoveryLog, HostEvent, HostOptions, Namespace,
     NamespaceError, OptionsError,
 };
+use crate::paths::{PathStatus, Policy};
 use crate::volume::State;
 
 pub use direct::{Direct, Lent, RegisterError, Registered};
@@ -75,6 +77,10 @@ impl Crc {
 #[derive(Clone, Debug)]
 pub struct AttachOptions {
     pub host: HostOptions,
+    /// Where the same subsystem is reached too, by ways of their own.
+    pub more_addresses: Vec<SocketAddr>,
+    /// Which of several ways a request takes.
+    pub policy: Policy,
     pub crc: Crc,
     pub provider: Provider,
     pub registration: Registration,
@@ -85,17 +91,24 @@ pub struct AttachOptions {
 }
 
 impl AttachOptions {
-    /// With CRC, on any core, with buffers for every purpose.
+    /// By one way, with CRC, on any core, with buffers for every purpose.
     #[must_use]
     pub fn new(host: HostOptions) -> Self {
         Self {
             host,
+            more_addresses: Vec::new(),
+            policy: Policy::default(),
             crc: Crc::On,
             provider: Provider::Auto,
             registration: Registration::Auto,
             core: None,
             buffers: BUFFERS.to_vec(),
         }
+    }
+
+    /// Every address, that of the host first.
+    fn addresses(&self) -> Vec<SocketAddr> {
+        std::iter::once(self.host.address).chain(self.more_addresses.iter().copied()).collect()
     }
 }
 
@@ -176,6 +189,7 @@ pub struct Status {
     pub failed_attempts: usize,
     /// For how long reconnecting is still tried; nothing while connected, or if it goes on for ever.
     pub gives_up_in: Option<Duration>,
+    pub paths: Vec<PathStatus>,
 }
 
 /// Makes an export in the reactor's thread.

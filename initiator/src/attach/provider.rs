@@ -66,6 +66,10 @@ pub enum ProviderError {
         "no RDMA adapter owns {interface}, which leads to {to}; ironside-target devices says which there are, and --provider iwarp needs none"
     )]
     NotOnTheWay { interface: String, to: SocketAddr },
+    #[error(
+        "an RDMA adapter leads to {by_adapter}, and software to {by_software}: one attachment has one of them; --provider iwarp takes software to both"
+    )]
+    Mixed { by_adapter: SocketAddr, by_software: SocketAddr },
 }
 
 impl Provider {
@@ -73,6 +77,19 @@ impl Provider {
     #[must_use]
     pub fn adapter_patience(self, software: Duration) -> Duration {
         if self == Self::Ibv { software.max(ADAPTER_PATIENCE) } else { software }
+    }
+
+    /// Whether connections to all of these addresses go by adapters.
+    ///
+    /// # Errors
+    /// As [`Self::by_adapter`], and if only some do.
+    pub fn by_adapters(self, to: &[SocketAddr]) -> Result<bool, ProviderError> {
+        let ways = to.iter().map(|&to| Ok((to, self.by_adapter(to)?))).collect::<Result<Vec<_>, _>>()?;
+        let first = |by| ways.iter().find(|(_, way)| *way == by).map(|(to, _)| *to);
+        match (first(true), first(false)) {
+            (Some(by_adapter), Some(by_software)) => Err(ProviderError::Mixed { by_adapter, by_software }),
+            (by_adapter, _) => Ok(by_adapter.is_some()),
+        }
     }
 
     /// Whether connections to an address go by an adapter.

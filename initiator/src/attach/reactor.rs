@@ -18,7 +18,8 @@ use super::{
     AttachError, AttachOptions, Carried, Context, Description, Export, ExportError, Letter, MakeExport,
     Provider, Site, Status,
 };
-use crate::host::{ConnectError, Host, HostEvent, HostOptions, Namespace};
+use crate::host::{ConnectError, Counters, Host, HostEvent, HostOptions, Namespace};
+use crate::paths::Paths;
 use crate::volume::State;
 
 /// Entries of the ring; more in flight are submitted as these complete.
@@ -41,7 +42,7 @@ pub(super) fn run(
     // Nobody waits any more once the outcome is known.
     let report = |error| drop(failed.try_send(Err(error)));
     let seats = Seats { mailbox, ready, events };
-    let ended = match options.provider.by_adapter(options.host.address) {
+    let ended = match options.provider.by_adapters(&options.addresses()) {
         Ok(true) => by_adapter(&options, seats, adapters),
         Ok(false) => run_by(&options, seats, Carried::Software, software).map(drop),
         Err(error) => Err(error.into()),
@@ -106,7 +107,9 @@ fn adapters(options: &AttachOptions, memory: &Rc<Memory>) -> Result<TcpSoft, Att
 }
 
 struct HostReactor<C> {
-    host: Host,
+    paths: Paths,
+    /// By path: whether its first connection has failed, as long as none stands.
+    has_failed: Vec<bool>,
     carrier: C,
     memory: Rc<Memory>,
     pool: Rc<Pool>,
@@ -164,11 +167,14 @@ impl<C: Carrier> HostReactor<C> {
         let classes = if options.buffers.is_empty() { &least } else { &options.buffers[..] };
         let pool = Pool::new(&memory, classes).map_err(AttachError::Memory)?;
         let mut carrier = carrier(options, &memory)?;
-        let mut host = Host::new(options.host.clone(), Rc::clone(&memory)).map_err(AttachError::Memory)?;
+        let addresses = options.addresses();
+        let paths = Paths::new(&options.host, &addresses, options.policy, &memory);
+        let mut paths = paths.map_err(AttachError::Memory)?;
         let now = clock::now();
-        host.start(&mut carrier, now);
+        paths.start(&mut carrier, now);
         let reactor = Self {
-            host,
+            paths,
+            has_failed: vec![false; addresses.len()],
             carrier,
             memory,
             pool,
@@ -196,11 +202,11 @@ impl<C: Carrier> HostReactor<C> {
             Letter::Status(reply) => {
                 let _ = reply.try_send(self.status(now));
             }
-            Letter::FailFast => self.host.fail_fast(),
+            Letter::FailFast => self.paths.fail_fast(),
             Letter::Close => {
                 if self.phase == Phase::Running {
-                    if self.host.state() != State::Connected {
-                        self.host.fail_fast();
+                    if self.paths.state() != State::Connected {
+                        self.paths.fail_fast();
                     }
                     self.phase = Phase::EndingExports { until: now + EXPORTS_PATIENCE };
                     self.advance_close(ring, now);
@@ -210,7 +216,7 @@ impl<C: Carrier> HostReactor<C> {
     }
 
     fn add_export(&mut self, nsid: u32, make: MakeExport) -> Result<(), ExportError> {
-        let namespace = self.host.namespaces().iter().position(|namespace| namespace.nsid == nsid);
+        let namespace = self.paths.namespaces().iter().position(|namespace| namespace.nsid == nsid);
         let namespace = namespace.ok_or(ExportError::NoNamespace(nsid))?;
         if self.exports.iter().any(|slot| slot.nsid == nsid) {
             return Err(ExportError::Twice(nsid));
@@ -218,7 +224,7 @@ impl<C: Carrier> HostReactor<C> {
         if self.exports.len() >= usize::from(u8::MAX) || self.phase != Phase::Running {
             return Err(ExportError::TooMany);
         }
-        let geometry = self.host.namespaces()[namespace].geometry;
+        let geometry = self.paths.namespaces()[namespace].geometry;
         let site = Site { geometry, memory: &self.memory, pool: &self.pool };
         let export = make(site).map_err(ExportError::Make)?;
         self.exports.push(Slot { nsid, namespace, export: Some(export) });
@@ -226,17 +232,19 @@ impl<C: Carrier> HostReactor<C> {
     }
 
     fn status(&self, now: Time) -> Status {
+        let speaker = self.paths.speaker();
         Status {
             state: self.state,
             since: now.since(self.state_since),
-            counters: self.host.counters(),
-            cntlid: self.host.cntlid(),
-            io_queues: self.host.io_queues(),
-            controller: self.host.controller().cloned(),
-            namespaces: self.host.namespaces().to_vec(),
+            counters: self.paths.hosts().map(Host::counters).fold(Counters::default(), Counters::plus),
+            cntlid: speaker.cntlid(),
+            io_queues: self.paths.hosts().map(Host::io_queues).sum(),
+            controller: speaker.controller().cloned(),
+            namespaces: self.paths.namespaces().to_vec(),
             last_error: self.last_error.clone(),
-            failed_attempts: self.host.failed_attempts(),
-            gives_up_in: self.host.gives_up_at().map(|at| at.since(now)),
+            failed_attempts: speaker.failed_attempts(),
+            gives_up_in: speaker.gives_up_at().map(|at| at.since(now)),
+            paths: self.paths.status(),
         }
     }
 
@@ -244,86 +252,112 @@ impl<C: Carrier> HostReactor<C> {
     fn receive(&mut self, ring: &mut Ring, now: Time) -> bool {
         let mut busy = self.carrier.pump(now);
         while let Some(event) = self.carrier.poll() {
-            self.host.on_event(&mut self.carrier, event, now);
+            self.paths.on_event(&mut self.carrier, event, now);
             busy = true;
         }
         // Here and not on another thread: while it connects, an attachment has nothing to do that waits for this.
-        while let Some(job) = self.host.next_job() {
-            self.host.computed(&mut self.carrier, job.run(&mut SystemRandomness), now);
+        while let Some((path, job)) = self.paths.next_job() {
+            self.paths.computed(&mut self.carrier, path, job.run(&mut SystemRandomness), now);
             busy = true;
         }
-        while let Some((namespace, completed)) = self.host.next_completed() {
+        while let Some((namespace, completed)) = self.paths.next_completed() {
             let index = self.exports.iter().position(|slot| slot.namespace == namespace);
             let index = index.expect("only exports submit requests");
             self.with(index, ring, now, |export, context| export.completed(context, completed));
             busy = true;
         }
-        while let Some(event) = self.host.next_event() {
-            self.on_host_event(ring, event, now);
+        while let Some((path, event)) = self.paths.next_event() {
+            self.on_host_event(ring, path, event, now);
             busy = true;
         }
         busy
     }
 
-    fn on_host_event(&mut self, ring: &mut Ring, event: HostEvent, now: Time) {
-        let nqn = self.host.options().nqn;
+    fn on_host_event(&mut self, ring: &mut Ring, path: usize, event: HostEvent, now: Time) {
+        let nqn = self.paths.speaker().options().nqn;
+        let address = self.paths.hosts().nth(path).map(|host| host.options().address);
+        let address = address.map(tracing::field::display);
         match &event {
-            HostEvent::Failed(error)
-                if self.has_alternative && self.ready.is_some() && error.nobody_answered() =>
-            {
-                self.unanswered = Some(error.clone());
-                self.phase = Phase::Over;
-                return;
-            }
             HostEvent::Connected => {
-                tracing::info!(%nqn, address = %self.host.options().address, "connected");
+                tracing::info!(%nqn, address, "connected");
                 self.last_error = None;
                 if let (Some(ready), Some(description)) = (self.ready.take(), self.describe()) {
                     // Nobody may be waiting any more; closing follows then.
                     let _ = ready.try_send(Ok(description));
                 }
             }
-            HostEvent::Failed(error) => {
-                self.last_error = Some(if error.is_final() {
-                    format!("the target refuses for good (it says not to try again): {error}")
-                } else {
-                    error.to_string()
-                });
-                match self.ready.take() {
-                    Some(ready) => {
-                        let _ = ready.try_send(Err(self.failure(error)));
-                        self.phase = Phase::Over;
-                    }
-                    None if error.is_final() => tracing::error!(
-                        %nqn, %error,
-                        "the target refuses and says not to try again; every request fails from now on: \
-                         disconnect, and connect again once it serves this host"
-                    ),
-                    None => tracing::error!(%nqn, %error, "given up; every request fails from now on"),
-                }
+            HostEvent::Failed(error) => self.on_failed(path, error),
+            HostEvent::Lost(fault) if self.paths.state() == State::Connected => {
+                tracing::warn!(%nqn, address, %fault, "a path is lost; requests take another");
             }
             HostEvent::Lost(fault) => {
-                tracing::warn!(%nqn, %fault, "connection lost; requests are held");
+                tracing::warn!(%nqn, address, %fault, "connection lost; requests are held");
                 self.last_error = Some(fault.to_string());
             }
             HostEvent::AttemptFailed(error) => {
-                tracing::info!(%nqn, %error, "not reconnected yet");
-                self.last_error = Some(error.to_string());
+                tracing::info!(%nqn, address, %error, "not connected yet");
+                if self.paths.state() != State::Connected {
+                    self.last_error = Some(error.to_string());
+                }
+                self.note_failure(path, error);
             }
             HostEvent::NamespaceChanged(namespace) => {
                 self.log_change(*namespace);
                 self.tell_of_change(ring, *namespace, now);
             }
             HostEvent::NamespaceAdded(namespace) => {
-                let nsid = self.host.namespaces()[*namespace].nsid;
+                let nsid = self.paths.namespaces()[*namespace].nsid;
                 tracing::debug!(%nqn, nsid, "namespace found");
             }
-            HostEvent::Closed => tracing::info!(%nqn, "disconnected"),
+            HostEvent::AccessChanged => {
+                tracing::info!(%nqn, address, "the target says other states of access");
+            }
+            HostEvent::Closed => tracing::info!(%nqn, address, "disconnected"),
         }
         // A full channel has no reader who cares.
         let _ = self.events.try_send(event);
-        if self.host.state() != self.state {
-            (self.state, self.state_since) = (self.host.state(), now);
+        if self.paths.state() != self.state {
+            (self.state, self.state_since) = (self.paths.state(), now);
+        }
+    }
+
+    /// A path is over for good.
+    fn on_failed(&mut self, path: usize, error: &ConnectError) {
+        let nqn = self.paths.speaker().options().nqn;
+        let waits = self.ready.is_some();
+        self.note_failure(path, error);
+        if !self.paths.is_over() {
+            return tracing::error!(%nqn, %error, "a path is given up; the others go on");
+        }
+        self.last_error = Some(if error.is_final() {
+            format!("the target refuses for good (it says not to try again): {error}")
+        } else {
+            error.to_string()
+        });
+        if waits {
+            // Whoever started it is told.
+        } else if error.is_final() {
+            tracing::error!(
+                %nqn, %error,
+                "the target refuses and says not to try again; every request fails from now on: \
+                 disconnect, and connect again once it serves this host"
+            );
+        } else {
+            tracing::error!(%nqn, %error, "given up; every request fails from now on");
+        }
+    }
+
+    /// While nothing has been connected yet: once every path has failed, whoever waits is told, or another way is tried.
+    fn note_failure(&mut self, path: usize, error: &ConnectError) {
+        self.has_failed[path] = true;
+        if self.ready.is_none() || !self.has_failed.iter().all(|&failed| failed) {
+            return;
+        }
+        self.phase = Phase::Over;
+        if self.has_alternative && error.nobody_answered() {
+            self.unanswered = Some(error.clone());
+        } else if let Some(ready) = self.ready.take() {
+            let _ = ready.try_send(Err(self.failure(error)));
         }
     }
 
@@ -339,8 +373,8 @@ impl<C: Carrier> HostReactor<C> {
     }
 
     fn log_change(&self, namespace: usize) {
-        let nqn = self.host.options().nqn;
-        let Namespace { nsid, available, replacement, geometry, .. } = &self.host.namespaces()[namespace];
+        let nqn = self.paths.speaker().options().nqn;
+        let Namespace { nsid, available, replacement, geometry, .. } = &self.paths.namespaces()[namespace];
         match (available, replacement) {
             (true, _) => tracing::info!(%nqn, nsid, size = geometry.size, "the namespace has changed"),
             (false, None) => tracing::warn!(%nqn, nsid, "the namespace is gone; its requests fail"),
@@ -351,23 +385,24 @@ impl<C: Carrier> HostReactor<C> {
     }
 
     fn tell_of_change(&mut self, ring: &mut Ring, namespace: usize, now: Time) {
-        let geometry = self.host.namespaces()[namespace].geometry;
+        let geometry = self.paths.namespaces()[namespace].geometry;
         if let Some(index) = self.exports.iter().position(|slot| slot.namespace == namespace) {
             self.with(index, ring, now, |export, context| export.changed(context, geometry));
         }
     }
 
     fn describe(&self) -> Option<Description> {
+        let speaker = self.paths.speaker();
         Some(Description {
             carried: self.carried.clone(),
-            cntlid: self.host.cntlid()?,
-            controller: self.host.controller()?.clone(),
-            namespaces: self.host.namespaces().to_vec(),
-            skipped: self.host.skipped().to_vec(),
-            io_queues: self.host.io_queues(),
-            discovered: self.host.discovered().cloned().unwrap_or_default(),
-            answer: self.host.answer().cloned().unwrap_or_default(),
-            round_trips: self.host.round_trips().to_vec(),
+            cntlid: speaker.cntlid()?,
+            controller: speaker.controller()?.clone(),
+            namespaces: self.paths.namespaces().to_vec(),
+            skipped: speaker.skipped().to_vec(),
+            io_queues: speaker.io_queues(),
+            discovered: speaker.discovered().cloned().unwrap_or_default(),
+            answer: speaker.answer().cloned().unwrap_or_default(),
+            round_trips: speaker.round_trips().to_vec(),
         })
     }
 
@@ -381,7 +416,7 @@ impl<C: Carrier> HostReactor<C> {
     ) -> Option<R> {
         let Slot { namespace, export, .. } = self.exports.get_mut(index)?;
         let mut context = Context {
-            volume: &mut self.host.volume(*namespace),
+            volume: &mut self.paths.volume(*namespace),
             ring,
             pool: &self.pool,
             memory: &self.memory,
@@ -404,10 +439,10 @@ impl<C: Carrier> HostReactor<C> {
         }
         if matches!(self.phase, Phase::EndingExports { .. }) {
             self.phase = Phase::EndingHost { until: now + EXPORTS_PATIENCE };
-            self.host.close(&mut self.carrier, now);
+            self.paths.close(&mut self.carrier, now);
             return true;
         }
-        let over = self.host.is_over();
+        let over = self.paths.is_over();
         if over {
             self.phase = Phase::Over;
         }
@@ -426,7 +461,7 @@ impl<C: Carrier> Tenant for HostReactor<C> {
         for index in 0..self.exports.len() {
             busy |= self.with(index, ring, now, |export, context| export.turn(context)) == Some(true);
         }
-        busy |= self.host.turn(&mut self.carrier, now);
+        busy |= self.paths.turn(&mut self.carrier, now);
         busy |= self.carrier.flush(now);
         busy |= self.advance_close(ring, now);
         self.carrier.cool(ring);
@@ -459,7 +494,7 @@ impl<C: Carrier> Tenant for HostReactor<C> {
             Phase::EndingExports { until } | Phase::EndingHost { until } => Some(until),
             _ => None,
         };
-        [self.host.deadline(), self.carrier.deadline(), exports, closing].into_iter().flatten().min()
+        [self.paths.deadline(), self.carrier.deadline(), exports, closing].into_iter().flatten().min()
     }
 
     fn finished(&self) -> bool {

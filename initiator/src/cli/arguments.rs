@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::error::CliError;
 use crate::attach::{Carried, Crc, Provider};
 use crate::host::HostOptions;
+use crate::paths::PATHS_MAX;
 
 /// The transports there are.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
@@ -41,12 +42,12 @@ pub(super) struct Target {
     /// Transport
     #[arg(short = 't', long, value_name = "TRTYPE", default_value = "rdma")]
     pub(super) transport: Transport,
-    /// Address of the target: a name, or an IPv4 or IPv6 address
-    #[arg(short = 'a', long, value_name = "ADDRESS")]
-    pub(super) traddr: String,
-    /// Port of the target
-    #[arg(short = 's', long, value_name = "PORT", default_value_t = 4420)]
-    pub(super) trsvcid: u16,
+    /// Address of the target: a name, or an IPv4 or IPv6 address; connect takes several, one for each path
+    #[arg(short = 'a', long, value_name = "ADDRESS", required = true)]
+    pub(super) traddr: Vec<String>,
+    /// Port of the target: one for all addresses, or as many as there are addresses
+    #[arg(short = 's', long, value_name = "PORT", default_values_t = [4420])]
+    pub(super) trsvcid: Vec<u16>,
     /// NQN of this host, instead of that in /etc/nvme/hostnqn
     #[arg(short = 'q', long, value_name = "NQN")]
     pub(super) hostnqn: Option<Nqn>,
@@ -69,19 +70,36 @@ impl Target {
         }
     }
 
-    /// What the host machine needs to know to connect to `nqn` here.
+    /// What the host machine needs to know to connect to `nqn` here, by one way.
     pub(super) fn options(&self, nqn: Nqn) -> Result<HostOptions, CliError> {
-        let address = self.address()?;
+        let [address] = self.addresses()?[..] else { return Err(CliError::OneAddress) };
+        self.options_at(address, nqn)
+    }
+
+    /// The same by the way which leads to this address.
+    pub(super) fn options_at(&self, address: SocketAddr, nqn: Nqn) -> Result<HostOptions, CliError> {
         let (host_nqn, host_id) = self.host()?;
         Ok(HostOptions::new(address, nqn, host_nqn, host_id))
     }
 
-    fn address(&self) -> Result<SocketAddr, CliError> {
-        // Brackets are how an IPv6 address is written elsewhere.
-        let name = self.traddr.trim_start_matches('[').trim_end_matches(']');
-        let unresolved = |source| CliError::Address { traddr: self.traddr.clone(), source };
-        let mut addresses = (name, self.trsvcid).to_socket_addrs().map_err(unresolved)?;
-        addresses.next().ok_or_else(|| unresolved(std::io::ErrorKind::NotFound.into()))
+    /// Where the target is reached, in the order given: one address at least, and none twice.
+    pub(super) fn addresses(&self) -> Result<Vec<SocketAddr>, CliError> {
+        let Self { traddr, trsvcid, .. } = self;
+        if traddr.len() > PATHS_MAX {
+            return Err(CliError::TooManyAddresses);
+        }
+        if trsvcid.len() != 1 && trsvcid.len() != traddr.len() {
+            return Err(CliError::Ports);
+        }
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        for (name, port) in traddr.iter().zip(trsvcid.iter().cycle()) {
+            let address = resolve(name, *port)?;
+            if addresses.contains(&address) {
+                return Err(CliError::SameAddress(address));
+            }
+            addresses.push(address);
+        }
+        Ok(addresses)
     }
 
     fn host(&self) -> Result<(Nqn, Uuid), CliError> {
@@ -90,5 +108,42 @@ impl Target {
         }
         let HostIdentity { nqn, id } = host_identity()?;
         Ok((self.hostnqn.unwrap_or(nqn), self.hostid.unwrap_or(id)))
+    }
+}
+
+fn resolve(traddr: &str, port: u16) -> Result<SocketAddr, CliError> {
+    // Brackets are how an IPv6 address is written elsewhere.
+    let name = traddr.trim_start_matches('[').trim_end_matches(']');
+    let unresolved = |source| CliError::Address { traddr: traddr.to_owned(), source };
+    let mut addresses = (name, port).to_socket_addrs().map_err(unresolved)?;
+    addresses.next().ok_or_else(|| unresolved(std::io::ErrorKind::NotFound.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        target: Target,
+    }
+
+    fn addresses(line: &str) -> Result<Vec<String>, CliError> {
+        let line = Line::try_parse_from(std::iter::once("connect").chain(line.split(' '))).unwrap();
+        Ok(line.target.addresses()?.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn addresses_have_one_port_together_or_one_each() {
+        assert_eq!(addresses("-a 192.0.2.1").unwrap(), ["192.0.2.1:4420"]);
+        assert_eq!(addresses("-a 192.0.2.1 -a ::1 -s 1").unwrap(), ["192.0.2.1:1", "[::1]:1"]);
+        assert_eq!(addresses("-a ::1 -a ::1 -s 1 -s 2").unwrap(), ["[::1]:1", "[::1]:2"]);
+        assert!(matches!(addresses("-a ::1 -a ::1"), Err(CliError::SameAddress(_))));
+        assert!(matches!(addresses("-a ::1 -s 1 -s 2"), Err(CliError::Ports)));
+        let nine = ["-a ::1"; PATHS_MAX + 1].join(" ");
+        assert!(matches!(addresses(&nine), Err(CliError::TooManyAddresses)));
     }
 }

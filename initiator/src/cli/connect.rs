@@ -15,12 +15,14 @@ use super::error::CliError;
 use super::secrets::{Given, Secrets, Source};
 use super::table;
 use crate::attach::Registration;
+use crate::paths::Policy;
 
 /// Attach a volume as a local device
 ///
 /// Connects to a subsystem and offers one of its namespaces to this machine. The connection is held by a
 /// process in the background, which reconnects by itself when it is lost; list knows it and disconnect ends
-/// it.
+/// it. With several addresses (-a), each is a path of its own: requests take those which the target says are good, and
+/// another one when a path is lost.
 #[derive(Args, Debug)]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -52,6 +54,9 @@ pub(super) struct Arguments {
     /// Seconds from the loss of the connection until requests fail; -1 for never
     #[arg(short = 'l', long, value_name = "SECONDS", default_value_t = 600, allow_negative_numbers = true)]
     ctrl_loss_tmo: i64,
+    /// Which of several paths a request takes
+    #[arg(long, value_name = "POLICY", default_value = "queue-depth")]
+    iopolicy: Policy,
     /// Attach it even if it is attached already
     #[arg(short = 'D', long)]
     duplicate_connect: bool,
@@ -110,9 +115,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
 }
 
 fn specification(arguments: &Arguments) -> Result<Specification, CliError> {
-    let options = arguments.target.options(arguments.nqn)?;
+    let mut addresses = arguments.target.addresses()?;
+    let options = arguments.target.options_at(addresses.remove(0), arguments.nqn)?;
     let specification = Specification {
         address: options.address,
+        more_addresses: addresses,
+        iopolicy: arguments.iopolicy,
         nqn: options.nqn,
         host_nqn: options.host_nqn,
         host_id: options.host_id,
@@ -138,7 +146,7 @@ fn specification(arguments: &Arguments) -> Result<Specification, CliError> {
 fn refuse_a_second(wanted: &Specification) -> Result<(), CliError> {
     let entries = Directory::open()?.entries()?;
     let is_the_same = |attachment: &Attachment| {
-        attachment.specification.address == wanted.address
+        attachment.specification.addresses().any(|one| wanted.addresses().any(|other| one == other))
             && attachment.specification.nqn == wanted.nqn
             && wanted.nsid.is_none_or(|nsid| attachment.nsid == nsid)
     };

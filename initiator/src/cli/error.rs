@@ -2,6 +2,7 @@
 mod device;
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
@@ -18,6 +19,7 @@ use crate::attach::{AttachError, ExportError, ProviderError};
 use crate::export::loop_device::LoopError;
 use crate::export::usage::Use;
 use crate::host::{ConnectError, Doing, HostOptions, NamespaceError, OptionsError};
+use crate::paths::PATHS_MAX;
 
 /// Kinds of failure: the exit status.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -38,6 +40,14 @@ pub enum CliError {
     Secret(#[from] SecretsError),
     #[error("cannot find the address {traddr}: {source}")]
     Address { traddr: String, source: io::Error },
+    #[error("this takes one address (-a)")]
+    OneAddress,
+    #[error("a port (-s) is given once for all addresses, or once for each")]
+    Ports,
+    #[error("{0} is given twice: a path is named once")]
+    SameAddress(SocketAddr),
+    #[error("an attachment has {PATHS_MAX} paths at most")]
+    TooManyAddresses,
     #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error(transparent)]
@@ -98,6 +108,10 @@ impl CliError {
         match self {
             Self::Address { .. } => Class::Unreachable,
             Self::Secret(_)
+            | Self::OneAddress
+            | Self::Ports
+            | Self::SameAddress(_)
+            | Self::TooManyAddresses
             | Self::KeyLength { .. }
             | Self::Identity(_)
             | Self::Options(_)
@@ -213,7 +227,7 @@ fn remedy_of_attach(options: &HostOptions, error: &AttachError) -> Option<String
 fn class_of_attach(error: &AttachError) -> Class {
     let error = match error {
         AttachError::Connect(error) | AttachError::Neither { software: error, .. } => error,
-        AttachError::Options(_) => return Class::Usage,
+        AttachError::Options(_) | AttachError::Provider(ProviderError::Mixed { .. }) => return Class::Usage,
         AttachError::Provider(ProviderError::NotOnTheWay { .. }) => return Class::Unreachable,
         _ => return Class::System,
     };

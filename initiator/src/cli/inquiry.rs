@@ -67,8 +67,8 @@ impl Subject {
     fn elsewhere(&self) -> Result<Asked, CliError> {
         let target = Target {
             transport: self.transport,
-            traddr: self.traddr.clone().unwrap_or_default(),
-            trsvcid: self.trsvcid,
+            traddr: vec![self.traddr.clone().unwrap_or_default()],
+            trsvcid: vec![self.trsvcid],
             hostnqn: self.hostnqn,
             hostid: self.hostid,
             crc: Crc::On,

@@ -1,11 +1,13 @@
 //! `ironside list`: what is attached, in nvme-cli's columns.
+use std::net::SocketAddr;
+
 use clap::Args;
 use ironside_common::size::Size;
 use serde_json::{Value, json};
 
 use super::arguments::{Format, Output};
 use super::attachment::{
-    Answer, Attachment, Condition, Directory, Entry, Question, Status, VolumeFacts, ask,
+    Answer, Attachment, Condition, Directory, Entry, PathCondition, Question, Status, VolumeFacts, ask,
 };
 use super::error::CliError;
 use super::table;
@@ -45,6 +47,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
                 if let Some(text) = in_words(condition) {
                     println!("{}: {text}", attachment.name);
                 }
+                if condition.paths.len() > 1 {
+                    condition
+                        .paths
+                        .iter()
+                        .for_each(|path| println!("{}: {}", attachment.name, path_in_words(path)));
+                }
             }
         }
         Format::Json => {
@@ -60,7 +68,8 @@ fn look(entry: &Entry) -> Option<Status> {
     let attachment = entry.attachment.clone()?;
     let without = |state: &str, reason: String| {
         let (state, reason) = (state.into(), Some(reason));
-        Condition { state, seconds: 0, reason, failed_attempts: 0, gives_up_in_seconds: None }
+        let paths = Vec::new();
+        Condition { state, seconds: 0, reason, failed_attempts: 0, gives_up_in_seconds: None, paths }
     };
     if !entry.is_alive() {
         let condition = without("dead", "its process is gone".into());
@@ -77,7 +86,7 @@ fn look(entry: &Entry) -> Option<Status> {
 
 /// Why something is not live, since when, what is done about it, and what may be.
 fn in_words(condition: &Condition) -> Option<String> {
-    let Condition { state, seconds, reason, failed_attempts, gives_up_in_seconds } = condition;
+    let Condition { state, seconds, reason, failed_attempts, gives_up_in_seconds, .. } = condition;
     if state == "live" {
         return None;
     }
@@ -100,6 +109,22 @@ fn in_words(condition: &Condition) -> Option<String> {
         _ => {}
     }
     Some(text)
+}
+
+/// One path of several, in nvme-cli's words.
+fn path_in_words(path: &PathCondition) -> String {
+    let mut text = format!("path {} {}", address(path.address), path.state);
+    match (&path.access, &path.reason) {
+        (_, Some(reason)) => text.push_str(&format!(": {reason}")),
+        (Some(access), None) => text.push_str(&format!(" {access}")),
+        (None, None) if path.state == "live" => text.push_str(": it does not lead to the namespace"),
+        (None, None) => {}
+    }
+    text
+}
+
+fn address(address: SocketAddr) -> String {
+    format!("traddr={},trsvcid={}", address.ip(), address.port())
 }
 
 /// A time as people say it, in its two largest units.
@@ -147,7 +172,17 @@ fn row(attachment: &Attachment) -> Vec<String> {
 fn device(status: &Status) -> Value {
     let Status { attachment, condition } = status;
     let (specification, volume) = (&attachment.specification, &attachment.volume);
-    let address = specification.address;
+    let path = |path: &PathCondition| {
+        json!({
+            "Address": address(path.address),
+            "State": path.state,
+            "ANAState": path.access,
+            "ControllerId": path.cntlid,
+            "Requests": path.requests,
+            "Reason": path.reason,
+        })
+    };
+    let paths: Vec<_> = condition.paths.iter().map(path).collect();
     json!({
         "NameSpace": attachment.nsid,
         "DevicePath": attachment.device,
@@ -162,7 +197,9 @@ fn device(status: &Status) -> Value {
         "SubsystemNQN": specification.nqn.as_str(),
         "HostNQN": specification.host_nqn.as_str(),
         "Transport": "rdma",
-        "Address": format!("traddr={},trsvcid={}", address.ip(), address.port()),
+        "Address": address(specification.address),
+        "IOPolicy": specification.iopolicy,
+        "Paths": paths,
         "State": condition.state,
         "StateSeconds": condition.seconds,
         "Reason": condition.reason,
@@ -181,7 +218,8 @@ mod tests {
 
     fn condition(state: &str, reason: &str, gives_up_in_seconds: Option<u64>) -> Condition {
         let (state, reason) = (state.into(), Some(reason.into()));
-        Condition { state, seconds: 75, reason, failed_attempts: 3, gives_up_in_seconds }
+        let paths = Vec::new();
+        Condition { state, seconds: 75, reason, failed_attempts: 3, gives_up_in_seconds, paths }
     }
 
     #[test]
@@ -193,6 +231,18 @@ mod tests {
         let dead = in_words(&condition("dead", "it was refused", None)).unwrap();
         assert!(dead.contains("1 min 15 s: it was refused; requests fail: disconnect it"), "{dead}");
         assert_eq!(in_words(&Condition { state: "live".into(), ..condition("", "", None) }), None);
+        let path = PathCondition {
+            address: "192.0.2.1:4420".parse().unwrap(),
+            state: "live".into(),
+            access: Some("optimized".into()),
+            cntlid: Some(1),
+            requests: 0,
+            reason: None,
+        };
+        assert_eq!(path_in_words(&path), "path traddr=192.0.2.1,trsvcid=4420 live optimized");
+        let lost =
+            PathCondition { state: "connecting".into(), reason: Some("nobody listens".into()), ..path };
+        assert_eq!(path_in_words(&lost), "path traddr=192.0.2.1,trsvcid=4420 connecting: nobody listens");
         assert_eq!(
             (span(59), span(7265), span(90_000)),
             ("59 s".into(), "2 h 1 min".into(), "1 d 1 h".into())

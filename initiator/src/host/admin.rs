@@ -2,6 +2,7 @@
 //! again when they have changed.
 use ironside_common::auth::{Job, Outcome};
 use ironside_common::nvme::async_event::AsyncEvent;
+use ironside_common::nvme::log_page::AnaState;
 use ironside_common::nvme::{AdminOpcode, Command};
 use ironside_common::time::Time;
 use ironside_common::verbs::{ConnectParameters, Connections, HostVerbs};
@@ -78,8 +79,11 @@ impl Host {
                 if usable && scan.query().is_some() {
                     live.scan = Some(scan);
                 } else if usable {
-                    let (found, _) = scan.into_found();
-                    self.reconcile(found);
+                    let found = scan.into_found();
+                    self.take_access(found.access);
+                    if let Some(namespaces) = found.namespaces {
+                        self.reconcile(namespaces);
+                    }
                 }
                 self.drive_scan(verbs, now);
             }
@@ -111,11 +115,28 @@ impl Host {
         // A controller which refuses the request will refuse the next one too.
         let Ok(value) = result else { return };
         let event = AsyncEvent::from_dword(value as u32);
-        if event == AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED {
-            live.rescan = true;
+        match event {
+            AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED => live.rescan = true,
+            AsyncEvent::ANA_CHANGED => live.reread_access = true,
+            _ => {}
         }
         self.ask_for_event(verbs, now);
         self.drive_scan(verbs, now);
+    }
+
+    /// Looks again which namespaces this controller is a way to, because it refused a command for want of one.
+    pub fn reread_access<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
+        if let Phase::Live(live) = &mut self.phase {
+            live.reread_access = true;
+            self.drive_scan(verbs, now);
+        }
+    }
+
+    fn take_access(&mut self, access: Option<Vec<(u32, AnaState)>>) {
+        if let Some(access) = access.filter(|access| *access != self.access) {
+            self.access = access;
+            self.events.push_back(HostEvent::AccessChanged);
+        }
     }
 
     pub(super) fn keep_alive<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
@@ -133,6 +154,7 @@ impl Host {
         let Phase::Setup(setup) = std::mem::replace(&mut self.phase, Phase::Idle) else { return };
         let mut association = setup.into_association();
         let found = std::mem::take(&mut association.namespaces);
+        let access = std::mem::take(&mut association.access);
         let wants_events = association.controller.events.0 != 0;
         if self.association.replace(association).is_some() {
             self.counters.reconnects += 1;
@@ -141,10 +163,12 @@ impl Host {
             keep_alive: KeepAlive::new(self.options.keep_alive_tmo, now),
             scan: None,
             rescan: false,
+            reread_access: false,
             next_timeout_check: now + TIMEOUT_CHECK_INTERVAL,
             close_by: None,
         });
         self.reconnect.succeeded();
+        self.take_access(Some(access));
         self.reconcile(found);
         self.events.push_back(HostEvent::Connected);
         if wants_events && self.io_queues() > 0 {
@@ -162,10 +186,13 @@ impl Host {
     /// Sends the next query of the scan, and begins one if a change was announced.
     fn drive_scan<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
         let (Phase::Live(live), Some(association)) = (&mut self.phase, &self.association) else { return };
+        let controller = &association.controller;
         if live.scan.is_none() && std::mem::take(&mut live.rescan) {
             let page_shift = association.capabilities.page_shift_min();
-            let limits = association.controller.limits;
-            live.scan = Some(Scan::new(association.version, page_shift, limits, true));
+            live.reread_access = false;
+            live.scan = Some(Scan::again(association.version, page_shift, controller));
+        } else if live.scan.is_none() && std::mem::take(&mut live.reread_access) {
+            live.scan = controller.reports_access.then(|| Scan::of_access(controller));
         } else if live.scan.is_some() && self.queues[0].outstanding_of(|owner| *owner == Owner::Step) > 0 {
             return;
         }

@@ -2,7 +2,7 @@
 //! limits they leave us.
 use ironside_common::nvme::Nqn;
 use ironside_common::nvme::feature::EventMask;
-use ironside_common::nvme::identify::{self, ControllerType, Oncs, Sgls};
+use ironside_common::nvme::identify::{self, Cmic, ControllerType, Oncs, Sgls};
 use ironside_common::nvme::property::Capabilities;
 
 use super::error::Incompatible;
@@ -28,6 +28,8 @@ pub struct Controller {
     pub limits: ControllerLimits,
     /// The events to ask for.
     pub events: EventMask,
+    /// Whether it says which namespaces it is a way to at the moment (ANA).
+    pub reports_access: bool,
     /// Its Identify structure as it came.
     pub identify: Box<[u8; IDENTIFY_LENGTH]>,
 }
@@ -76,7 +78,9 @@ impl Controller {
                 write_zeroes_max: None,
                 discard_blocks_max: None,
             },
-            events: EventMask(wire.oaes.get()).intersection(EventMask::NAMESPACE_ATTRIBUTES),
+            events: EventMask(wire.oaes.get())
+                .intersection(EventMask(EventMask::NAMESPACE_ATTRIBUTES.0 | EventMask::ANA.0)),
+            reports_access: wire.cmic & Cmic::ANA != 0,
             identify: Box::new(*identify),
         })
     }

@@ -42,7 +42,8 @@ impl Host {
         error: ConnectError,
         now: Time,
     ) {
-        let then = if self.association.is_none() || error.is_final() {
+        let is_first = self.association.is_none() && !self.options.one_of_many;
+        let then = if is_first || error.is_final() {
             Then::Fail(error)
         } else {
             self.events.push_back(HostEvent::AttemptFailed(error));
@@ -91,6 +92,7 @@ impl Host {
             return;
         }
         let Phase::Ending(then) = std::mem::replace(&mut self.phase, Phase::Over) else { return };
+        self.requests.withdraw();
         match then {
             Then::Retry => self.phase = Phase::Waiting { until: self.reconnect.next_attempt(now) },
             Then::Fail(error) => self.fail(error),

@@ -38,6 +38,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ironside_common::memory::{Memory, Region};
+use ironside_common::nvme::log_page::AnaState;
 use ironside_common::time::Time;
 use ironside_common::verbs::{Connections, HostVerbs, QpHandle, Sge};
 
@@ -80,6 +81,8 @@ pub enum HostEvent {
     NamespaceChanged(usize),
     /// A namespace was found that was not there before. By its index.
     NamespaceAdded(usize),
+    /// The state of an ANA group is another one.
+    AccessChanged,
 }
 
 /// What has been done so far.
@@ -93,6 +96,20 @@ pub struct Counters {
     pub errors: u64,
     /// Associations made after the first.
     pub reconnects: u64,
+}
+
+impl Counters {
+    /// Those of two hosts together.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            commands: self.commands + other.commands,
+            bytes_read: self.bytes_read + other.bytes_read,
+            bytes_written: self.bytes_written + other.bytes_written,
+            errors: self.errors + other.errors,
+            reconnects: self.reconnects + other.reconnects,
+        }
+    }
 }
 
 /// Whose command it is.
@@ -130,6 +147,8 @@ struct Live {
     scan: Option<Scan>,
     /// The controller announced a change which the scan under way may have missed.
     rescan: bool,
+    /// So it did, or a status did, of the state of a group.
+    reread_access: bool,
     next_timeout_check: Time,
     /// Asked to close: when to stop waiting for commands in flight.
     close_by: Option<Time>,
@@ -152,6 +171,8 @@ pub struct Host {
     next_queue: usize,
     association: Option<Association>,
     namespaces: Vec<Namespace>,
+    /// The state of each ANA group by this controller, as its log had it last.
+    access: Vec<(u32, AnaState)>,
     requests: Requests,
     reconnect: Reconnect,
     closing: bool,
@@ -184,7 +205,8 @@ impl Host {
             next_queue: 0,
             association: None,
             namespaces: Vec::new(),
-            requests: Requests::new(options.requests, commands),
+            access: Vec::new(),
+            requests: Requests::new(options.requests, commands, options.one_of_many),
             reconnect: Reconnect::new(policy),
             closing: false,
             events: VecDeque::new(),
@@ -295,6 +317,20 @@ impl Host {
     #[must_use]
     pub fn namespaces(&self) -> &[Namespace] {
         &self.namespaces
+    }
+
+    /// The state of the namespace of this index by this controller, as far as it says.
+    #[must_use]
+    pub fn ana_state(&self, namespace: usize) -> AnaState {
+        let group = self.namespaces[namespace].ana_group;
+        let known = self.access.iter().find(|(one, _)| *one == group);
+        known.map_or(AnaState::OPTIMIZED, |(_, state)| *state)
+    }
+
+    /// Whether this queue pair is one of its own.
+    #[must_use]
+    pub fn owns(&self, qp: QpHandle) -> bool {
+        self.dialing == Some(qp) || self.queues.iter().any(|queue| queue.qp() == qp)
     }
 
     /// Namespaces that cannot be used, and why.

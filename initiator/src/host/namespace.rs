@@ -50,6 +50,10 @@ pub struct Namespace {
     pub identity: NamespaceIdentity,
     pub geometry: Geometry,
     pub limits: PartLimits,
+    /// ANAGRPID: the group whose state is its own.
+    pub ana_group: u32,
+    /// Whether several controllers may have it at once.
+    pub shared: bool,
     /// Whether unmapped blocks read as zeroes, so that zeroes may be written by unmapping.
     pub zeroes_by_unmapping: bool,
     /// Whether it is there, and the one it was.
@@ -122,6 +126,8 @@ impl Namespace {
             },
             geometry,
             limits: part_limits(&geometry, controller),
+            ana_group: wire.anagrpid.get(),
+            shared: wire.nmic & identify::Namespace::SHARED != 0,
             zeroes_by_unmapping: wire.deallocated_reads_zero(),
             available: true,
             replacement: None,

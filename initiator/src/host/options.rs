@@ -57,6 +57,9 @@ pub struct HostOptions {
     pub max_transfer: u32,
     /// Requests of the user that may be outstanding.
     pub requests: u32,
+    /// It is one path of several: what it cannot end comes back as [`crate::volume::IoError::Path`] instead of being
+    /// held, and its first connection is tried until it stands.
+    pub one_of_many: bool,
 }
 
 /// Why options make no sense.
@@ -93,6 +96,7 @@ impl HostOptions {
             io_timeout: Duration::from_secs(30),
             max_transfer: 1 << 20,
             requests: 1024,
+            one_of_many: false,
         }
     }
 

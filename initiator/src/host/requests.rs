@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ironside_common::nvme::Status;
+use ironside_common::nvme::{Status, StatusType};
 use ironside_common::time::Time;
 use ironside_common::verbs::Sge;
 
-use crate::volume::{Completed, Geometry, IoError, Operation, Request};
+use crate::volume::{Completed, Geometry, IoError, Operation, PathError, Request};
 
 /// How often a part is sent again whose controller says that it may be.
 const RETRIES_MAX: u8 = 5;
@@ -70,11 +70,14 @@ pub(super) struct Requests {
     completed: VecDeque<(usize, Completed)>,
     /// Why nothing is started any more.
     refusing: Option<IoError>,
+    /// What this path cannot end is somebody else's to try again.
+    one_of_many: bool,
 }
 
 impl Requests {
-    /// Room for `capacity` requests, of which `parts` parts may be with the controller at once.
-    pub(super) fn new(capacity: u32, parts: usize) -> Self {
+    /// Room for `capacity` requests, of which `parts` parts may be with the controller at once. Those of one path of
+    /// many come back when it is lost.
+    pub(super) fn new(capacity: u32, parts: usize, one_of_many: bool) -> Self {
         let room = capacity as usize;
         Self {
             pending: (0..capacity).map(|_| None).collect(),
@@ -84,6 +87,7 @@ impl Requests {
             delayed: VecDeque::with_capacity(parts),
             completed: VecDeque::with_capacity(room),
             refusing: None,
+            one_of_many,
         }
     }
 
@@ -173,6 +177,13 @@ impl Requests {
     /// The controller has answered.
     pub(super) fn answered(&mut self, part: Part, result: Result<(), Status>, now: Time) {
         match result {
+            Err(status) if self.one_of_many && is_of_path(status) => {
+                self.ended(part, Err(IoError::Path(PathError::Refused(status))));
+            }
+            // There is no other path: it is waited for.
+            Err(status) if may_become_accessible(status) && self.refusing.is_none() => {
+                self.delayed.push_back((now + RETRY_DELAY, part));
+            }
             Err(status) if part.retries < RETRIES_MAX && may_retry(status) && self.refusing.is_none() => {
                 let part = Part { retries: part.retries + 1, ..part };
                 self.delayed.push_back((now + RETRY_DELAY, part));
@@ -184,9 +195,18 @@ impl Requests {
     /// Its connection is gone, and nobody can reach its buffer any more: it is sent again on the next one.
     pub(super) fn lost(&mut self, part: Part) {
         match self.refusing {
+            _ if self.one_of_many => self.ended(part, Err(IoError::Path(PathError::Unanswered))),
             None => self.lost.push_back(part),
             Some(error) => self.ended(part, Err(error)),
         }
+    }
+
+    /// The connection is gone. What it was not sent of one path of many comes back.
+    pub(super) fn withdraw(&mut self) {
+        if !self.one_of_many || self.refusing.is_some() {
+            return;
+        }
+        self.fail_waiting(IoError::Path(PathError::NotSent));
     }
 
     /// A part has ended for good; with its request, if it was the last.
@@ -194,7 +214,9 @@ impl Requests {
         let pending = self.pending[part.request as usize].as_mut().expect("its part was outstanding");
         pending.outstanding -= 1;
         if let Err(error) = result {
-            pending.error.get_or_insert(error);
+            // That a part may still be executed matters more than whatever became of the others.
+            let is_open = error == IoError::Path(PathError::Unanswered);
+            pending.error = pending.error.filter(|_| !is_open).or(Some(error));
             if pending.cursor < pending.end {
                 pending.cursor = pending.end;
                 self.waiting.retain(|&index| index != part.request);
@@ -206,6 +228,10 @@ impl Requests {
     /// Fails, with `error`, everything which is not with the controller, now and from now on.
     pub(super) fn refuse(&mut self, error: IoError) {
         self.refusing = Some(error);
+        self.fail_waiting(error);
+    }
+
+    fn fail_waiting(&mut self, error: IoError) {
         while let Some(part) =
             self.lost.pop_front().or_else(|| self.delayed.pop_front().map(|(_, part)| part))
         {
@@ -284,6 +310,16 @@ fn may_retry(status: Status) -> bool {
         Status::INTERNAL_PATH_ERROR,
     ];
     !status.dnr() && RETRYABLE.iter().any(|retryable| status.is(*retryable))
+}
+
+/// Whether another path may do better, as the status type and the DNR bit say.
+fn is_of_path(status: Status) -> bool {
+    status.status_type() == StatusType::Path && !status.dnr()
+}
+
+/// Whether the namespace may be accessible by the same path in a moment.
+fn may_become_accessible(status: Status) -> bool {
+    !status.dnr() && (status.is(Status::ANA_INACCESSIBLE) || status.is(Status::ANA_TRANSITION))
 }
 
 fn to_io_error(status: Status) -> IoError {

@@ -2,10 +2,11 @@
 //! send next and is told the answers. It runs when a connection is made, and again when the controller says
 //! that its namespaces have changed.
 use ironside_common::nvme::admin::{Cns, GetLogPage, Identify};
-use ironside_common::nvme::log_page::LogPageId;
+use ironside_common::nvme::log_page::{AnaHeader, AnaState, LogPageId, ana_groups};
 use ironside_common::nvme::property::Version;
 use ironside_common::nvme::{ALL_NAMESPACES, Command, identify};
 
+use super::controller::Controller;
 use super::namespace::{ControllerLimits, IDENTIFY_LENGTH, Namespace, NamespaceError};
 use super::queue::Refusal;
 
@@ -13,6 +14,9 @@ use super::queue::Refusal;
 pub(super) const NAMESPACES_MAX: usize = 1024;
 /// Bytes of the log page of changed namespaces, which is read whole.
 const CHANGED_LENGTH: u32 = 4096;
+
+/// Bytes of the access log, which are read of its groups without their namespaces: 127 of them.
+const ACCESS_LENGTH: u32 = 4096;
 
 /// A command for the admin queue which reads `length` bytes.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +38,8 @@ pub enum ScanError {
 enum Step {
     /// The log page which, once read, lets the controller tell of further changes.
     ChangedList,
+    /// The log page of the states of groups.
+    Access,
     /// Limits of the NVM command set.
     CommandSet,
     List {
@@ -58,14 +64,50 @@ pub(super) struct Scan {
     found: Vec<Namespace>,
     /// Namespaces passed over, and why.
     skipped: Vec<(u32, NamespaceError)>,
+    reports_access: bool,
+    /// Nothing else is wanted.
+    only_access: bool,
+    /// The states of groups, once they are known.
+    access: Option<Vec<(u32, AnaState)>>,
+}
+
+/// What a scan came to.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Usable namespaces in ascending order, unless they were not looked for.
+    pub namespaces: Option<Vec<Namespace>>,
+    pub skipped: Vec<(u32, NamespaceError)>,
+    /// The states of groups, if the controller says them.
+    pub access: Option<Vec<(u32, AnaState)>>,
 }
 
 impl Scan {
-    /// `changed` says whether the controller has announced a change.
-    pub(super) fn new(version: Version, page_shift: u8, limits: ControllerLimits, changed: bool) -> Self {
-        let step = if changed { Step::ChangedList } else { Step::CommandSet };
-        let (pending, found, skipped) = (Vec::new(), Vec::new(), Vec::new());
-        Self { step, version, page_shift, limits, pending, listed: 0, found, skipped }
+    /// The first look at a controller.
+    pub(super) fn new(version: Version, page_shift: u8, controller: &Controller) -> Self {
+        let reports_access = controller.reports_access;
+        Self {
+            step: if reports_access { Step::Access } else { Step::CommandSet },
+            version,
+            page_shift,
+            limits: controller.limits,
+            pending: Vec::new(),
+            listed: 0,
+            found: Vec::new(),
+            skipped: Vec::new(),
+            reports_access,
+            only_access: false,
+            access: None,
+        }
+    }
+
+    /// Another, since the controller has announced a change.
+    pub(super) fn again(version: Version, page_shift: u8, controller: &Controller) -> Self {
+        Self { step: Step::ChangedList, ..Self::new(version, page_shift, controller) }
+    }
+
+    /// A look at the states of groups alone.
+    pub(super) fn of_access(controller: &Controller) -> Self {
+        Self { step: Step::Access, only_access: true, ..Self::new(Version(0), 0, controller) }
     }
 
     /// What to send next; nothing once all is known.
@@ -78,6 +120,12 @@ impl Scan {
             Step::ChangedList => {
                 let length = CHANGED_LENGTH;
                 let log = GetLogPage::new(LogPageId::CHANGED_NAMESPACES, ALL_NAMESPACES, length);
+                Some(Query { command: log.to_command(0), length })
+            }
+            Step::Access => {
+                let length = ACCESS_LENGTH;
+                let whole = GetLogPage::new(LogPageId::ANA, ALL_NAMESPACES, length);
+                let log = GetLogPage { specific: AnaHeader::GROUPS_ONLY, ..whole };
                 Some(Query { command: log.to_command(0), length })
             }
             Step::CommandSet => identify(Cns::COMMAND_SET_CONTROLLER, 0),
@@ -99,7 +147,13 @@ impl Scan {
         data: &[u8; IDENTIFY_LENGTH],
     ) -> Result<(), ScanError> {
         match self.step {
-            Step::ChangedList => self.step = Step::CommandSet,
+            Step::ChangedList => {
+                self.step = if self.reports_access { Step::Access } else { Step::CommandSet };
+            }
+            Step::Access => {
+                self.access = result.is_ok().then(|| ana_groups(data).collect());
+                self.step = if self.only_access { Step::Done } else { Step::CommandSet };
+            }
             Step::CommandSet => {
                 if result.is_ok() {
                     self.learn_limits(data);
@@ -138,9 +192,10 @@ impl Scan {
         Ok(())
     }
 
-    /// What was found: usable namespaces in ascending order, and those passed over.
-    pub(super) fn into_found(self) -> (Vec<Namespace>, Vec<(u32, NamespaceError)>) {
-        (self.found, self.skipped)
+    /// What was found.
+    pub(super) fn into_found(self) -> Found {
+        let namespaces = (!self.only_access).then_some(self.found);
+        Found { namespaces, skipped: self.skipped, access: self.access }
     }
 
     fn current(&self) -> u32 {

@@ -10,6 +10,7 @@ use ironside_common::nvme::fabrics::{
     PropertySet,
 };
 use ironside_common::nvme::feature::{FeatureId, QueueCounts};
+use ironside_common::nvme::log_page::AnaState;
 use ironside_common::nvme::private_data::{self, Reject};
 use ironside_common::nvme::property::{Capabilities, Configuration, ControllerStatus, PropertyId, Version};
 use ironside_common::nvme::{Command, FabricsType, QueueKind, identify};
@@ -68,6 +69,7 @@ pub(super) struct Association {
     pub controller: Controller,
     pub namespaces: Vec<Namespace>,
     pub skipped: Vec<(u32, NamespaceError)>,
+    pub access: Vec<(u32, AnaState)>,
     pub discovered: DiscoveryLog,
     pub round_trips: Vec<Duration>,
     pub answer: Answer,
@@ -113,6 +115,7 @@ pub(super) struct Setup {
     io_queue_size: u16,
     namespaces: Vec<Namespace>,
     skipped: Vec<(u32, NamespaceError)>,
+    access: Vec<(u32, AnaState)>,
     discovered: DiscoveryLog,
     round_trips: Vec<Duration>,
     answer: Answer,
@@ -134,6 +137,7 @@ impl Setup {
             io_queue_size: 0,
             namespaces: Vec::new(),
             skipped: Vec::new(),
+            access: Vec::new(),
             discovered: DiscoveryLog::default(),
             round_trips: Vec::new(),
             answer: Answer::default(),
@@ -314,6 +318,7 @@ impl Setup {
             controller: self.controller.expect("a controller is ready once it was identified"),
             namespaces: self.namespaces,
             skipped: self.skipped,
+            access: self.access,
             discovered: self.discovered,
             round_trips: self.round_trips,
             answer: self.answer,
@@ -524,7 +529,7 @@ impl Setup {
     }
 
     fn scan(&self, controller: &Controller) -> Step {
-        Step::Scan(Scan::new(self.version, self.capabilities.page_shift_min(), controller.limits, false))
+        Step::Scan(Scan::new(self.version, self.capabilities.page_shift_min(), controller))
     }
 
     fn scanned(
@@ -537,7 +542,9 @@ impl Setup {
         if scan.query().is_some() {
             return Ok(Step::Scan(scan));
         }
-        (self.namespaces, self.skipped) = scan.into_found();
+        let found = scan.into_found();
+        (self.namespaces, self.skipped) = (found.namespaces.unwrap_or_default(), found.skipped);
+        self.access = found.access.unwrap_or_default();
         Ok(Step::Ready)
     }
 

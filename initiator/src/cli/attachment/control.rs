@@ -2,6 +2,7 @@
 //! socket only this user may open.
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -61,6 +62,22 @@ pub(crate) struct Condition {
     pub(crate) failed_attempts: usize,
     /// How long reconnecting still goes on; nothing for ever.
     pub(crate) gives_up_in_seconds: Option<u64>,
+    #[serde(default)]
+    pub(crate) paths: Vec<PathCondition>,
+}
+
+/// How one path to it is.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct PathCondition {
+    pub(crate) address: SocketAddr,
+    /// As of an attachment.
+    pub(crate) state: String,
+    /// What the target says of the namespace by this path; nothing if it does not lead there.
+    pub(crate) access: Option<String>,
+    pub(crate) cntlid: Option<u16>,
+    pub(crate) requests: usize,
+    /// Why it is not used.
+    pub(crate) reason: Option<String>,
 }
 
 /// The control socket of the attachment in this directory.

@@ -15,9 +15,10 @@ use super::error::Class;
 use super::secrets::Source;
 use crate::attach::{Carried, Crc, Provider, Registration};
 use crate::host::{Controller, HostOptions, Namespace};
+use crate::paths::Policy;
 use crate::volume::Geometry;
 
-pub(super) use control::{Answer, Condition, Question, Status, answer, ask, listen};
+pub(super) use control::{Answer, Condition, PathCondition, Question, Status, answer, ask, listen};
 pub use directory::DirectoryError;
 pub(super) use directory::{Claim, Directory, Entry, MOUNT};
 pub(super) use process::Process;
@@ -39,6 +40,11 @@ pub enum Via {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Specification {
     pub(super) address: SocketAddr,
+    /// Of further paths.
+    #[serde(default)]
+    pub(super) more_addresses: Vec<SocketAddr>,
+    #[serde(default)]
+    pub(super) iopolicy: Policy,
     #[serde(with = "text")]
     pub(super) nqn: Nqn,
     #[serde(with = "text")]
@@ -65,6 +71,11 @@ pub(super) struct Specification {
 }
 
 impl Specification {
+    /// The address of each path.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        std::iter::once(self.address).chain(self.more_addresses.iter().copied())
+    }
+
     pub(super) fn options(&self) -> HostOptions {
         HostOptions {
             nr_io_queues: self.nr_io_queues,

@@ -16,7 +16,8 @@ use tracing::{info, warn};
 
 use self::offer::Offer;
 use super::attachment::{
-    self, Answer, Attachment, Claim, Condition, Question, Report, Specification, VolumeFacts, listen,
+    self, Answer, Attachment, Claim, Condition, PathCondition, Question, Report, Specification, VolumeFacts,
+    listen,
 };
 use super::error::CliError;
 use super::inquiry::choose;
@@ -24,6 +25,7 @@ use super::secrets::Given;
 use crate::attach::{AttachOptions, Attached, Status};
 use crate::export::usage::Use;
 use crate::host::{HostEvent, Namespace};
+use crate::paths::PathStatus;
 use crate::volume::State;
 
 /// How long what is in the device's cache may take to be written when the process is told to end.
@@ -105,6 +107,8 @@ impl Daemon {
         let mut options = Box::new(specification.options());
         options.keys = specification.secrets.keys(given)?;
         let attach = AttachOptions {
+            more_addresses: specification.more_addresses.clone(),
+            policy: specification.iopolicy,
             crc: specification.crc,
             provider: specification.provider,
             registration: specification.registration,
@@ -244,7 +248,8 @@ fn condition(status: Option<&Status>, nsid: u32) -> Condition {
     let Some(status) = status else {
         let reason = Some("its reactor does not answer; the log may say why".into());
         let state = "dead".into();
-        return Condition { state, seconds: 0, reason, failed_attempts: 0, gives_up_in_seconds: None };
+        let paths = Vec::new();
+        return Condition { state, seconds: 0, reason, failed_attempts: 0, gives_up_in_seconds: None, paths };
     };
     let namespace = status.namespaces.iter().find(|namespace| namespace.nsid == nsid);
     let (state, reason) = match (status.state, namespace) {
@@ -267,5 +272,25 @@ fn condition(status: Option<&Status>, nsid: u32) -> Condition {
         reason,
         failed_attempts: status.failed_attempts,
         gives_up_in_seconds: status.gives_up_in.map(|time| time.as_secs()),
+        paths: paths(status, nsid),
     }
+}
+
+/// Each path to a namespace.
+fn paths(status: &Status, nsid: u32) -> Vec<PathCondition> {
+    let index = status.namespaces.iter().position(|namespace| namespace.nsid == nsid);
+    let path = |path: &PathStatus| PathCondition {
+        address: path.address,
+        state: match path.state {
+            State::Connected => "live",
+            State::Connecting | State::Reconnecting => "connecting",
+            State::Failed => "dead",
+        }
+        .into(),
+        access: index.and_then(|index| *path.access.get(index)?).map(|state| state.to_string()),
+        cntlid: path.cntlid,
+        requests: path.requests,
+        reason: path.reason.clone(),
+    };
+    status.paths.iter().map(path).collect()
 }

@@ -19,7 +19,7 @@ fn geometry() -> Geometry {
 }
 
 fn requests() -> Requests {
-    Requests::new(4, 16)
+    Requests::new(4, 16, false)
 }
 
 fn request(tag: u64, operation: Operation, offset: u64, length: u32) -> Request {
@@ -173,4 +173,41 @@ fn a_full_table_gives_the_request_back() {
     requests.answered(part, Ok(()), NOW);
     assert!(!requests.has_room(), "its completion still takes the place");
     assert!(outcome(&mut requests).is_some() && requests.has_room());
+}
+
+#[test]
+fn one_path_of_many_gives_back_what_it_cannot_end() {
+    let mut requests = Requests::new(4, 16, true);
+    submit(&mut requests, request(1, Operation::Write { fua: false }, 0, 12_288));
+    submit(&mut requests, request(2, Operation::Read, 0, 4096));
+    submit(&mut requests, request(3, Operation::Flush, 0, 0));
+    let parts: Vec<_> = (0..4).filter_map(|_| requests.next_part(NOW)).collect();
+    requests.answered(parts[3], Err(Status::ANA_INACCESSIBLE), NOW);
+    let refused = PathError::Refused(Status::ANA_INACCESSIBLE);
+    assert_eq!(outcome(&mut requests), Some((2, Err(IoError::Path(refused)))));
+    requests.answered(parts[0], Err(Status::WRITE_FAULT), NOW);
+    requests.answered(parts[1], Ok(()), NOW);
+    requests.lost(parts[2]);
+    let unanswered = IoError::Path(PathError::Unanswered);
+    assert_eq!(outcome(&mut requests), Some((1, Err(unanswered))), "that it may happen yet is what counts");
+    requests.withdraw();
+    assert_eq!(outcome(&mut requests), Some((3, Err(IoError::Path(PathError::NotSent)))));
+    assert_eq!((requests.outstanding(), requests.has_room()), (0, true));
+}
+
+#[test]
+fn the_only_path_is_waited_for_until_it_leads_there_again() {
+    let mut requests = requests();
+    submit(&mut requests, request(1, Operation::Read, 0, 4096));
+    let mut now = NOW;
+    for _ in 0..20 {
+        let part = requests.next_part(now).unwrap();
+        requests.answered(part, Err(Status::ANA_INACCESSIBLE), now);
+        assert_eq!((outcome(&mut requests), requests.next_part(now)), (None, None));
+        now = requests.deadline().unwrap();
+    }
+    let part = requests.next_part(now).unwrap();
+    requests.answered(part, Err(Status::ANA_PERSISTENT_LOSS), now);
+    let lost = IoError::Refused(Status::ANA_PERSISTENT_LOSS);
+    assert_eq!(outcome(&mut requests), Some((1, Err(lost))));
 }

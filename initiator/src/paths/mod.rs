@@ -1,0 +1,544 @@
+//! Several paths to one subsystem as one: [`Paths`] has a [`Host`] for each, gives every request to a path which leads
+//! to its namespace, and to another one if that path does not end it.
+//!
+//! **A late write must not land after a newer one.** A request which a path refused for want of access has not been
+//! executed, and one which was not sent neither: they go on at once. A read or a flush may be executed twice. But a
+//! write whose answer never came may still be at the medium behind the lost path. It is *parked*: it goes on only once
+//! that path stands again, since its target ends old writes before it lets a host connect anew, or once the target must
+//! have given the old association up, because no keep alive came. Whoever waits for a parked write has not been told
+//! that it ended, so nobody can have built on it.
+//!
+//! With one path alone there is nothing to choose: the host holds requests by itself.
+mod learn;
+mod policy;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ironside_common::auth::{Job, Outcome};
+use ironside_common::memory::Memory;
+use ironside_common::nvme::log_page::AnaState;
+use ironside_common::time::Time;
+use ironside_common::verbs::{CmEvent, Connections, Event, HostVerbs, QpHandle};
+
+pub use self::policy::Policy;
+use crate::host::{Host, HostEvent, HostOptions, Namespace};
+use crate::volume::{Completed, Geometry, IoError, Operation, PathError, Request, State, Volume};
+
+/// Paths of one attachment at most.
+pub const PATHS_MAX: usize = 8;
+/// How long a path which refused a request for want of access is passed over, if it does not say why.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+/// What a target may take, beyond two keep alive timeouts, to end an association whose host has fallen silent. Two: with
+/// traffic based keep alive a command at the beginning of one counts for the next.
+const FENCE_RESERVE: Duration = Duration::from_secs(2);
+
+/// How one path is doing.
+#[derive(Clone, Debug)]
+pub struct PathStatus {
+    pub address: SocketAddr,
+    pub state: State,
+    pub cntlid: Option<u16>,
+    /// Of each namespace, by the index it has among all: its state by this path; nothing if the path does not lead there.
+    pub access: Vec<Option<AnaState>>,
+    /// Why it is not used, if it is not.
+    pub reason: Option<String>,
+    /// Requests it has now.
+    pub requests: usize,
+}
+
+#[derive(Debug)]
+struct Path {
+    host: Host,
+    /// The host's index of each namespace, if this path leads there.
+    namespaces: Vec<Option<usize>>,
+    /// Until when it is passed over for a namespace it refused.
+    refused_until: Vec<Option<Time>>,
+    /// Associations it has had.
+    epoch: u64,
+    in_flight: usize,
+    /// Why nothing of it is used although it is connected.
+    unfit: Option<&'static str>,
+    last_error: Option<String>,
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    namespace: usize,
+    request: Request,
+}
+
+/// A write whose answer never came.
+#[derive(Clone, Copy, Debug)]
+struct Parked {
+    slot: usize,
+    path: usize,
+    /// The association it was lost with.
+    epoch: u64,
+    /// When the target must have given that up; nothing if it never has to.
+    until: Option<Time>,
+}
+
+/// See the module's description. All tables are sized once.
+#[derive(Debug)]
+pub struct Paths {
+    paths: Vec<Path>,
+    policy: Policy,
+    /// What is known of namespaces, whichever path leads there; an index stays what it names.
+    namespaces: Vec<Namespace>,
+    pending: Box<[Option<Pending>]>,
+    free: Vec<usize>,
+    /// Requests for which there is no path now, oldest first.
+    waiting: VecDeque<usize>,
+    parked: Vec<Parked>,
+    completed: VecDeque<(usize, Completed)>,
+    events: VecDeque<(usize, HostEvent)>,
+    refusing: Option<IoError>,
+    /// The path taken last.
+    last: usize,
+    now: Time,
+}
+
+impl Paths {
+    /// Paths which do nothing yet, one to each address of `addresses`, otherwise as `options` say.
+    ///
+    /// # Errors
+    /// When the system has no memory.
+    ///
+    /// # Panics
+    /// If there is no address or there are too many, or the options are not valid.
+    pub fn new(
+        options: &HostOptions,
+        addresses: &[SocketAddr],
+        policy: Policy,
+        memory: &Rc<Memory>,
+    ) -> io::Result<Self> {
+        assert!((1..=PATHS_MAX).contains(&addresses.len()), "addresses are counted where they come from");
+        let one_of_many = addresses.len() > 1;
+        let path = |&address: &SocketAddr| {
+            let options = HostOptions { address, one_of_many, ..options.clone() };
+            Ok(Path {
+                host: Host::new(options, Rc::clone(memory))?,
+                namespaces: Vec::new(),
+                refused_until: Vec::new(),
+                epoch: 0,
+                in_flight: 0,
+                unfit: None,
+                last_error: None,
+            })
+        };
+        let room = if one_of_many { options.requests as usize } else { 0 };
+        Ok(Self {
+            paths: addresses.iter().map(path).collect::<io::Result<_>>()?,
+            policy,
+            namespaces: Vec::new(),
+            pending: (0..room).map(|_| None).collect(),
+            free: (0..room).rev().collect(),
+            waiting: VecDeque::with_capacity(room),
+            parked: Vec::with_capacity(room),
+            completed: VecDeque::with_capacity(room),
+            events: VecDeque::new(),
+            refusing: None,
+            last: addresses.len() - 1,
+            now: Time::ZERO,
+        })
+    }
+
+    /// Begins to connect all paths.
+    pub fn start<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
+        self.paths.iter_mut().for_each(|path| path.host.start(verbs, now));
+    }
+
+    /// Takes one event of the provider.
+    pub fn on_event<V: HostVerbs + Connections>(&mut self, verbs: &mut V, event: Event, now: Time) {
+        self.now = now;
+        let index = queue_pair(&event).and_then(|qp| self.paths.iter().position(|path| path.host.owns(qp)));
+        // What is nobody's any more any host puts away.
+        self.paths[index.unwrap_or(0)].host.on_event(verbs, event, now);
+    }
+
+    /// Sends what was submitted and does what is due: see [`Host::turn`].
+    pub fn turn<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) -> bool {
+        self.now = now;
+        self.collect_events();
+        let mut busy = self.collect();
+        for path in &mut self.paths {
+            let due = path.refused_until.iter_mut().any(|until| until.take_if(|at| *at <= now).is_some());
+            if due {
+                path.host.reread_access(verbs, now);
+            }
+            busy |= due;
+        }
+        busy |= self.release();
+        busy |= self.send_waiting();
+        for path in &mut self.paths {
+            busy |= path.host.turn(verbs, now);
+        }
+        busy
+    }
+
+    /// When [`Self::turn`] has to be called at the latest.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        let hosts = self.paths.iter().filter_map(|path| path.host.deadline());
+        let refused = self.paths.iter().flat_map(|path| path.refused_until.iter().copied().flatten());
+        let parked = self.parked.iter().filter_map(|parked| parked.until);
+        hosts.chain(refused).chain(parked).min()
+    }
+
+    /// See [`Host::submit`].
+    ///
+    /// # Errors
+    /// Gives it back if there is no room for it now.
+    ///
+    /// # Panics
+    /// If there is no such namespace.
+    pub fn submit(&mut self, namespace: usize, request: Request) -> Result<(), Request> {
+        if let [only] = &mut self.paths[..] {
+            return only.host.submit(namespace, request);
+        }
+        if !self.has_room() {
+            return Err(request);
+        }
+        let slot = self.free.pop().expect("has_room looked");
+        self.pending[slot] = Some(Pending { namespace, request });
+        if let Some(error) = self.refusing {
+            self.end(slot, Err(error));
+        } else if !self.waiting.is_empty() || !self.dispatch(slot) {
+            self.waiting.push_back(slot);
+        }
+        Ok(())
+    }
+
+    /// Whether [`Self::submit`] would take one more. Completions not yet fetched count.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        match &self.paths[..] {
+            [only] => only.host.has_room(),
+            _ => !self.free.is_empty() && self.completed.len() < self.free.len(),
+        }
+    }
+
+    /// The next request that has ended, and the index of its namespace.
+    pub fn next_completed(&mut self) -> Option<(usize, Completed)> {
+        if let [only] = &mut self.paths[..] {
+            return only.host.next_completed();
+        }
+        self.collect();
+        self.completed.pop_front()
+    }
+
+    /// The next thing that has happened, and on which path. Indices of namespaces are those of [`Self::namespaces`].
+    pub fn next_event(&mut self) -> Option<(usize, HostEvent)> {
+        self.collect_events();
+        self.events.pop_front()
+    }
+
+    #[must_use]
+    pub fn namespaces(&self) -> &[Namespace] {
+        match &self.paths[..] {
+            [only] => only.host.namespaces(),
+            _ => &self.namespaces,
+        }
+    }
+
+    /// That of the best path.
+    #[must_use]
+    pub fn state(&self) -> State {
+        let states = || self.paths.iter().map(|path| path.host.state());
+        let best = [State::Connected, State::Reconnecting, State::Connecting];
+        best.into_iter().find(|best| states().any(|state| state == *best)).unwrap_or(State::Failed)
+    }
+
+    /// Whether every path is over for good.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.paths.iter().all(|path| path.host.is_over())
+    }
+
+    /// The host of the path which is connected, or of the first one: who speaks for all.
+    #[must_use]
+    pub fn speaker(&self) -> &Host {
+        let connected = self.paths.iter().find(|path| path.host.state() == State::Connected);
+        let known = || self.paths.iter().find(|path| path.host.controller().is_some());
+        &connected.or_else(known).unwrap_or(&self.paths[0]).host
+    }
+
+    /// The host of each path, in the order of their addresses.
+    pub fn hosts(&self) -> impl Iterator<Item = &Host> {
+        self.paths.iter().map(|path| &path.host)
+    }
+
+    /// How each path is doing.
+    #[must_use]
+    pub fn status(&self) -> Vec<PathStatus> {
+        let of = |path: &Path| PathStatus {
+            address: path.host.options().address,
+            state: path.host.state(),
+            cntlid: path.host.cntlid(),
+            access: self.access_of(path),
+            reason: path.unfit.map(str::to_owned).or_else(|| path.last_error.clone()),
+            requests: path.in_flight,
+        };
+        self.paths.iter().map(of).collect()
+    }
+
+    fn access_of(&self, path: &Path) -> Vec<Option<AnaState>> {
+        if self.paths.len() == 1 {
+            return (0..path.host.namespaces().len()).map(|index| Some(path.host.ana_state(index))).collect();
+        }
+        path.namespaces.iter().map(|index| index.map(|index| path.host.ana_state(index))).collect()
+    }
+
+    /// Ends all paths in good order; see [`Host::close`].
+    pub fn close<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
+        self.refuse(IoError::Closing);
+        self.paths.iter_mut().for_each(|path| path.host.close(verbs, now));
+    }
+
+    /// See [`Host::fail_fast`].
+    pub fn fail_fast(&mut self) {
+        self.refuse(IoError::Closing);
+        self.paths.iter_mut().for_each(|path| path.host.fail_fast());
+    }
+
+    /// What a path has to have computed before it goes on connecting, and which path.
+    pub fn next_job(&mut self) -> Option<(usize, Job)> {
+        self.paths.iter_mut().enumerate().find_map(|(index, path)| Some((index, path.host.next_job()?)))
+    }
+
+    /// What the job of a path came to.
+    pub fn computed<V: HostVerbs + Connections>(
+        &mut self,
+        verbs: &mut V,
+        path: usize,
+        outcome: Outcome,
+        now: Time,
+    ) {
+        self.paths[path].host.computed(verbs, outcome, now);
+    }
+
+    /// The volume of this index.
+    ///
+    /// # Panics
+    /// If there is no such namespace.
+    pub fn volume(&mut self, namespace: usize) -> PathsVolume<'_> {
+        assert!(namespace < self.namespaces().len(), "no namespace {namespace}");
+        PathsVolume { paths: self, namespace }
+    }
+
+    /// Takes what has ended on each path. Says whether there was anything.
+    fn collect(&mut self) -> bool {
+        if self.paths.len() == 1 {
+            return false;
+        }
+        let mut any = false;
+        for index in 0..self.paths.len() {
+            while let Some((_, completed)) = self.paths[index].host.next_completed() {
+                any = true;
+                self.paths[index].in_flight -= 1;
+                self.on_completed(index, completed);
+            }
+        }
+        any
+    }
+
+    fn on_completed(&mut self, path: usize, Completed { tag, result }: Completed) {
+        let slot = usize::try_from(tag).expect("a tag of ours is a slot");
+        let Pending { namespace, request } = self.pending[slot].expect("its request is under way");
+        let error = match result {
+            Ok(()) => return self.end(slot, Ok(())),
+            Err(error) => self.refusing.unwrap_or(error),
+        };
+        match error {
+            IoError::Path(PathError::Refused(_)) => {
+                self.paths[path].refused_until[namespace] = Some(self.now + REFUSED_PAUSE);
+                self.waiting.push_back(slot);
+            }
+            IoError::Path(PathError::Unanswered) if changes(request.operation) => self.park(path, slot),
+            IoError::Path(_) => self.waiting.push_back(slot),
+            // What it did not send, when it was given up.
+            IoError::ConnectionLost if self.has_prospects() => self.waiting.push_back(slot),
+            IoError::NamespaceGone if self.leads_elsewhere(path, namespace) => self.waiting.push_back(slot),
+            error => self.end(slot, Err(error)),
+        }
+    }
+
+    fn park(&mut self, path: usize, slot: usize) {
+        let Path { host, epoch, .. } = &self.paths[path];
+        let silence = host.options().keep_alive_tmo;
+        // It was lost no later than now.
+        let until = (!silence.is_zero()).then(|| self.now + silence * 2 + FENCE_RESERVE);
+        self.parked.push(Parked { slot, path, epoch: *epoch, until });
+    }
+
+    /// Lets parked requests go on which cannot happen behind our back any more.
+    fn release(&mut self) -> bool {
+        let before = self.parked.len();
+        let Self { parked, paths, waiting, now, .. } = self;
+        parked.retain(|one| {
+            let path = &paths[one.path];
+            let is_back = path.epoch > one.epoch && path.host.state() == State::Connected;
+            let is_safe = is_back || one.until.is_some_and(|until| until <= *now);
+            if is_safe {
+                waiting.push_back(one.slot);
+            }
+            !is_safe
+        });
+        // A path that is gone for good never says, and without keep alive nobody knows.
+        while let Some(index) = self.parked.iter().position(|one| self.never_ends(one)) {
+            let slot = self.parked.swap_remove(index).slot;
+            self.end(slot, Err(IoError::ConnectionLost));
+        }
+        self.parked.len() < before
+    }
+
+    fn never_ends(&self, parked: &Parked) -> bool {
+        parked.until.is_none() && self.paths[parked.path].host.is_over()
+    }
+
+    /// Gives requests to paths, as far as there are some. Says whether there were.
+    fn send_waiting(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..self.waiting.len() {
+            let slot = self.waiting.pop_front().expect("just counted");
+            if self.dispatch(slot) {
+                any = true;
+            } else if self.has_prospects() {
+                self.waiting.push_back(slot);
+            } else {
+                any = true;
+                self.end(slot, Err(IoError::ConnectionLost));
+            }
+        }
+        any
+    }
+
+    /// Gives a request to a path. False if none leads there now.
+    fn dispatch(&mut self, slot: usize) -> bool {
+        let Pending { namespace, request } = self.pending[slot].expect("only what is under way is sent");
+        let candidates =
+            self.paths.iter().enumerate().filter_map(|(index, path)| path.candidate(index, namespace));
+        let Some(index) = self.policy.choose(candidates, self.last) else {
+            if !self.namespaces[namespace].available {
+                self.end(slot, Err(IoError::NamespaceGone));
+                return true;
+            }
+            return false;
+        };
+        let path = &mut self.paths[index];
+        let of_host = path.namespaces[namespace].expect("a candidate leads there");
+        let tag = u64::try_from(slot).expect("a slot is a small number");
+        let taken = path.host.submit(of_host, Request { tag, ..request }).is_ok();
+        assert!(taken, "a candidate has room");
+        path.in_flight += 1;
+        self.last = index;
+        true
+    }
+
+    /// Whether some path stands or may stand again.
+    fn has_prospects(&self) -> bool {
+        self.paths.iter().any(|path| !path.host.is_over())
+    }
+
+    fn leads_elsewhere(&self, path: usize, namespace: usize) -> bool {
+        let others = self.paths.iter().enumerate().filter(|(index, _)| *index != path);
+        others.into_iter().any(|(_, other)| other.leads_to(namespace))
+    }
+
+    fn end(&mut self, slot: usize, result: Result<(), IoError>) {
+        let Pending { namespace, request } = self.pending[slot].take().expect("a request ends once");
+        self.free.push(slot);
+        self.completed.push_back((namespace, Completed { tag: request.tag, result }));
+    }
+
+    /// Fails, with `error`, everything which is not with a path, now and from now on.
+    fn refuse(&mut self, error: IoError) {
+        self.refusing = Some(error);
+        while let Some(slot) = self.waiting.pop_front().or_else(|| self.parked.pop().map(|one| one.slot)) {
+            self.end(slot, Err(error));
+        }
+    }
+
+    fn collect_events(&mut self) {
+        for index in 0..self.paths.len() {
+            while let Some(event) = self.paths[index].host.next_event() {
+                self.on_host_event(index, event);
+            }
+        }
+    }
+
+    fn on_host_event(&mut self, index: usize, event: HostEvent) {
+        let path = &mut self.paths[index];
+        match &event {
+            HostEvent::Connected => {
+                path.epoch += 1;
+                path.last_error = None;
+                path.refused_until.fill(None);
+            }
+            HostEvent::Lost(fault) => path.last_error = Some(fault.to_string()),
+            HostEvent::AttemptFailed(error) | HostEvent::Failed(error) => {
+                path.last_error = Some(error.to_string());
+            }
+            HostEvent::AccessChanged => path.refused_until.fill(None),
+            HostEvent::NamespaceChanged(_) | HostEvent::NamespaceAdded(_) if self.paths.len() > 1 => {
+                self.check_subsystem(index);
+                return self.learn(index);
+            }
+            HostEvent::NamespaceChanged(_) | HostEvent::NamespaceAdded(_) | HostEvent::Closed => {}
+        }
+        if self.paths.len() > 1 && event == HostEvent::Connected {
+            self.check_subsystem(index);
+            self.learn(index);
+        }
+        self.events.push_back((index, event));
+    }
+}
+
+/// One namespace, by whichever path.
+#[derive(Debug)]
+pub struct PathsVolume<'a> {
+    paths: &'a mut Paths,
+    namespace: usize,
+}
+
+impl Volume for PathsVolume<'_> {
+    fn geometry(&self) -> Geometry {
+        self.paths.namespaces()[self.namespace].geometry
+    }
+
+    fn state(&self) -> State {
+        self.paths.state()
+    }
+
+    fn has_room(&self) -> bool {
+        self.paths.has_room()
+    }
+
+    fn submit(&mut self, request: Request) -> Result<(), Request> {
+        self.paths.submit(self.namespace, request)
+    }
+}
+
+/// Whether what it does shows when it is done again later.
+const fn changes(operation: Operation) -> bool {
+    !matches!(operation, Operation::Read | Operation::Flush)
+}
+
+/// The queue pair an event is about.
+fn queue_pair(event: &Event) -> Option<QpHandle> {
+    match event {
+        Event::Received(received) => Some(received.qp),
+        Event::Completed(wc) => Some(wc.qp),
+        Event::Connection(event) => match &**event {
+            CmEvent::Request(_) => None,
+            CmEvent::Established { qp, .. }
+            | CmEvent::Refused { qp, .. }
+            | CmEvent::Disconnected { qp, .. } => Some(*qp),
+        },
+    }
+}
