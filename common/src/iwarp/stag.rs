@@ -22,8 +22,8 @@ impl StagError {
     /// For tagged data which arrived.
     pub(super) const fn tagged_reason(self) -> Reason {
         match self {
-            Self::Invalid => Reason::TAGGED_INVALID_STAG,
-            Self::Rights => Reason::ACCESS_RIGHTS,
+            // DDP has no number for rights: such an STag has no buffer for this (RFC 5041, section 7.1).
+            Self::Invalid | Self::Rights => Reason::TAGGED_INVALID_STAG,
             Self::Bounds => Reason::TAGGED_BOUNDS,
             Self::Wrap => Reason::TAGGED_WRAP,
         }
@@ -33,7 +33,7 @@ impl StagError {
     pub(super) const fn source_reason(self) -> Reason {
         match self {
             Self::Invalid => Reason::SOURCE_INVALID_STAG,
-            Self::Rights => Reason::ACCESS_RIGHTS,
+            Self::Rights => Reason::SOURCE_RIGHTS,
             Self::Bounds => Reason::SOURCE_BOUNDS,
             Self::Wrap => Reason::SOURCE_WRAP,
         }

@@ -26,7 +26,7 @@ impl Reason {
     pub const LOCAL_CATASTROPHIC: Self = reason(RDMAP, 0, 0);
     pub const SOURCE_INVALID_STAG: Self = reason(RDMAP, 1, 0);
     pub const SOURCE_BOUNDS: Self = reason(RDMAP, 1, 1);
-    pub const ACCESS_RIGHTS: Self = reason(RDMAP, 1, 2);
+    pub const SOURCE_RIGHTS: Self = reason(RDMAP, 1, 2);
     pub const SOURCE_WRAP: Self = reason(RDMAP, 1, 4);
     pub const RDMAP_VERSION: Self = reason(RDMAP, 2, 5);
     pub const UNEXPECTED_OPCODE: Self = reason(RDMAP, 2, 6);
@@ -45,6 +45,7 @@ impl Reason {
     pub const MPA_CRC: Self = reason(MPA, 0, 2);
     pub const MPA_LENGTH: Self = reason(MPA, 0, 3);
     pub const MPA_FRAME: Self = reason(MPA, 0, 4);
+    pub const MPA_LOCAL_CATASTROPHIC: Self = reason(MPA, 0, 5);
     pub const MPA_INSUFFICIENT_IRD: Self = reason(MPA, 0, 6);
     pub const MPA_NO_MATCHING_RTR: Self = reason(MPA, 0, 7);
 
@@ -120,6 +121,10 @@ impl fmt::Debug for Reason {
 /// Bytes of the longest Terminate payload: the control word, a length, the offending headers.
 pub const PAYLOAD_MAX: usize = 6 + HEADER_MAX;
 
+/// The type of RDMAP's errors which are about memory.
+const REMOTE_PROTECTION: u8 = 1;
+const READ_REQUEST_BODY: usize = 28;
+
 const LENGTH_VALID: u8 = 0x80;
 const DDP_HEADER: u8 = 0x40;
 const RDMAP_HEADER: u8 = 0x20;
@@ -132,19 +137,22 @@ pub struct Offending {
     pub header: ArrayVec<u8, HEADER_MAX>,
 }
 
-/// The payload of a Terminate message.
+/// The payload of a Terminate message. Which headers it has goes by the layer and type of the error (RFC 5040,
+/// figure 10): none for MPA, and that of a Read Request only where its source was the matter.
 #[must_use]
 pub fn payload(reason: Reason, offending: Option<&Offending>) -> ArrayVec<u8, PAYLOAD_MAX> {
     let mut payload = ArrayVec::new();
     payload.extend([reason.layer << 4 | reason.kind, reason.code]);
-    let Some(offending) = offending else {
+    let Some(offending) = offending.filter(|_| reason.layer != MPA) else {
         payload.extend([0, 0]);
         return payload;
     };
-    let with_body = if offending.header.len() == HEADER_MAX { RDMAP_HEADER } else { 0 };
-    payload.extend([LENGTH_VALID | DDP_HEADER | with_body, 0]);
+    let is_read = offending.header.len() == HEADER_MAX;
+    let with_body = is_read && (reason.layer, reason.kind) == (RDMAP, REMOTE_PROTECTION);
+    payload.extend([LENGTH_VALID | DDP_HEADER | if with_body { RDMAP_HEADER } else { 0 }, 0]);
     payload.extend(offending.segment_length.to_be_bytes());
-    payload.extend(offending.header.iter().copied());
+    let length = if is_read && !with_body { HEADER_MAX - READ_REQUEST_BODY } else { offending.header.len() };
+    payload.extend(offending.header[..length].iter().copied());
     payload
 }
 

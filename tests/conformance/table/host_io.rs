@@ -91,7 +91,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     row(
         "host-io-15",
         "RFC 5041, 7.1 and 7.2",
-        "a Write's buffer can be read, not written: that is Terminate, remote protection, access rights",
+        "a Write's buffer can be read, not written: that is Terminate, tagged buffer, invalid STag",
         rights_of_a_write,
     ),
     row(
@@ -159,6 +159,12 @@ pub(crate) const ROWS: &[Requirement] = &[
         "RFC 5040, 7.2",
         "memory of a program's own is lent for single commands, also where buffers are lent for good",
         keys_of_memory_in_place,
+    ),
+    row(
+        "host-io-27",
+        "RFC 5040, 7.2",
+        "a Read beyond what was exposed is remote protection, code 1, one which wraps code 4, and gets not a byte",
+        bounds_of_a_read,
     ),
 ];
 
@@ -333,7 +339,7 @@ fn rights_of_a_read() {
 
 fn rights_of_a_write() {
     let (initiator, command) = unanswered(Operation::Write { fua: false }, 8192);
-    assert_eq!(write_after(initiator, command.keyed().0), [0x01, 2]);
+    assert_eq!(write_after(initiator, command.keyed().0), [0x11, 0]);
 }
 
 fn bounds_of_a_buffer() {
@@ -464,7 +470,7 @@ fn exposed_for_one_command(script: impl Fn() -> Script) {
     assert_eq!(initiator.bytes(4096), [0x5A; 4096]);
     assert_eq!(write_after(initiator, command.keyed().0), [0x11, 0], "its command is over");
     let (initiator, command) = unanswered_of(script(), Operation::Write { fua: false }, 8192);
-    assert_eq!(write_after(initiator, command.keyed().0), [0x01, 2], "the other direction");
+    assert_eq!(write_after(initiator, command.keyed().0), [0x11, 0], "the other direction");
     let (initiator, command) = unanswered_of(script(), Operation::Read, 4096);
     let (stag, base) = command.keyed().0;
     assert_eq!(write_after(initiator, (stag, base + 4089)), [0x11, 1], "beyond its buffer");
@@ -482,4 +488,20 @@ fn keys_of_the_pool() {
     let answered = initiator.queues[1].others.iter().find(|segment| segment.opcode() == READ_RESPONSE);
     assert_eq!(answered.expect("it may be read too").payload(), [0x5A; 512]);
     assert_eq!(write_after(initiator, (stag, base + (1 << 20) - 7)), [0x11, 1], "beyond the pool");
+}
+}
+
+fn bounds_of_a_read() {
+    let wrap = u64::MAX - 3;
+    for (offset, length, code) in [(8192, 1, 1), (8191, 2, 1), (u64::MAX, 1, 1), (0, 8193, 1), (wrap, 5, 4)] {
+        // The first Read fetched what is to be written.
+        let (mut initiator, command) = unanswered(Operation::Write { fua: false }, 8192);
+        let (stag, base) = command.keyed().0;
+        let address = if code == 4 { offset } else { base.wrapping_add(offset) };
+        initiator.queues[1].collects_responses = true;
+        initiator.queues[1].send_segment(&read_request(2, (9, 0), length, (stag, address)));
+        initiator.run();
+        assert_eq!(terminate(&initiator), [0x01, code], "{length} bytes at {offset:#x}");
+        assert!(!initiator.queues[1].others.iter().any(|segment| segment.opcode() == READ_RESPONSE));
+    }
 }

@@ -135,6 +135,43 @@ pub(crate) const ROWS: &[Requirement] = &[
         "a peer which does not finish its Request within 5 seconds is closed",
         half_a_request,
     ),
+    row(
+        "mpa-23",
+        "RFC 6581, 9.1",
+        "a depth which the Request leaves open, 3FFFh, is 3FFFh in the Reply, and the connection works",
+        depths_left_open,
+    ),
+    row(
+        "mpa-24",
+        "RFC 6581, 9.1 and 9.2",
+        "a peer-to-peer Request gets A and a form although it names none, and room for the Read it may send",
+        peer_to_peer_without_forms,
+    ),
+    row(
+        "mpa-25",
+        "RFC 6581, 9.2",
+        "without A the forms of a Request are not looked at, and not said in the Reply",
+        forms_without_a,
+    ),
+    row(
+        "mpa-26",
+        "RFC 6581, 6 and 10",
+        "a Request of revision 2 without S gets a Reply without S and without depths",
+        unenhanced_revision_2,
+    ),
+    row("mpa-27", "RFC 5044, 7.1.1", "R in a Request is not looked at", reject_in_a_request),
+    row(
+        "mpa-28",
+        "RFC 5044, 3 and 4.5",
+        "no ULPDU is longer than 64768 bytes, nor kept under 128 by however small segments",
+        bounds_of_a_ulpdu,
+    ),
+    row(
+        "mpa-29",
+        "RFC 5044, 8; RFC 5040, 4.8, figure 10",
+        "after a wrong CRC nothing that follows is heard, and the Terminate brings no header",
+        nothing_after_a_wrong_crc,
+    ),
 ];
 
 /// Depths: word 0 has A (15), B (14) and IRD, word 1 has C (15), D (14) and ORD.
@@ -401,4 +438,79 @@ fn half_a_request() {
     assert!(!peer.is_over());
     target.wait(Duration::from_millis(500));
     assert!(peer.is_over());
+}
+
+fn depths_left_open() {
+    let target = Target::new();
+    let data = with_depths(0x3FFF, 0x3FFF, &admin_cm());
+    let (mut queue, reply) =
+        Queue::start(&target, target.dial(), &mpa_frame(REQUEST_KEY, ENHANCED, 2, &data));
+    assert_eq!(reply[20..24], [0x3F, 0xFF, 0x3F, 0xFF]);
+    check_connect(&mut queue);
+}
+
+fn peer_to_peer_without_forms() {
+    let (mut queue, [a, b, c, d]) = peer_to_peer(A | 16, 0);
+    assert!(a && (b || c || d));
+    check_connect(&mut queue);
+    let target = Target::new();
+    let (mut queue, reply) = Queue::start(
+        &target,
+        target.dial(),
+        &mpa_frame(REQUEST_KEY, ENHANCED, 2, &with_depths(A | 16, D, &admin_cm())),
+    );
+    assert_eq!(reply[20..24], [0x80, 1, 0x40, 8]);
+    queue.peer.send(&fpdu(&read_request(1, (7, 9), 0, (1, 0)), false));
+    target.run();
+    assert_eq!(queue.peer.take()[..16], bytes_of("000ec142000000070000000000000009"));
+    check_connect(&mut queue);
+}
+
+fn forms_without_a() {
+    for (ird, ord) in [(B | 16, 0), (16, C | D), (B | 16, C | D)] {
+        let (mut queue, said) = peer_to_peer(ird, ord);
+        assert_eq!(said, [false; 4]);
+        check_connect(&mut queue);
+    }
+}
+
+fn unenhanced_revision_2() {
+    let target = Target::new();
+    let request = mpa_frame(REQUEST_KEY, 0, 2, &admin_cm());
+    let (mut queue, reply) = Queue::start(&target, target.dial(), &request);
+    let mut expected = b"MPA ID Rep Frame\x00\x02\x00\x20\x00\x00\x20\x00".to_vec();
+    expected.resize(52, 0);
+    assert_eq!(reply, expected);
+    check_connect(&mut queue);
+}
+
+fn reject_in_a_request() {
+    let (_, _, reply) = answer(&mpa_request(REJECT, &admin_cm()));
+    assert_eq!(reply[16], ENHANCED);
+}
+
+fn bounds_of_a_ulpdu() {
+    for (segment, longest) in [(None, 60_000..=64_768), (Some(60), 120..=128), (Some(133), 120..=128)] {
+        let target = Target::new();
+        let (_admin, cntlid) = Queue::admin(&target);
+        let request = mpa_request(0, &cm_request(1, 16, 15, cntlid));
+        let (mut io, _) = Queue::start(&target, target.dial_over(segment), &request);
+        io.write(connect(1, 15, 0), &fabrics::io_data(cntlid)).succeeded();
+        let at = io.expose(vec![0; 1 << 18]);
+        io.post(Sqe::new(2).nsid(1).word(48, 511).sgl(keyed_sgl(at, 1 << 18, 0x40)), &[]);
+        target.run();
+        let mut stream = io.peer.take();
+        let lengths = std::iter::from_fn(|| take_fpdu(&mut stream, false)).map(|segment| segment.0.len());
+        let found = lengths.max().expect("the data");
+        assert!(longest.contains(&found), "{found} bytes in segments of {segment:?}");
+    }
+}
+
+fn nothing_after_a_wrong_crc() {
+    let (mut queue, _) = Queue::open_with(&Target::new(), CRC, &admin_cm());
+    let mut wrong = fpdu(&send(1, &Sqe::new(0x18).0), true);
+    wrong[30] ^= 1;
+    queue.peer.send(&[wrong, fpdu(&send(1, &Sqe::new(0x18).word(2, 5).0), true)].concat());
+    assert_eq!(queue.terminated(), [0x20, 2, 0, 0]);
+    assert_eq!(queue.did.len(), 1, "{:?}", queue.did);
 }

@@ -105,7 +105,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     row(
         "rdmap-17",
         "RFC 5041, 7.1 and 7.2",
-        "a Write to the sink of a Read, which only that Read may fill, is Terminate: remote protection, code 2",
+        "a Write to the sink of a Read, which only that Read may fill, is Terminate: tagged buffer, code 0",
         write_to_a_sink,
     ),
     row(
@@ -179,6 +179,30 @@ pub(crate) const ROWS: &[Requirement] = &[
         "RFC 5040, 5.5",
         "Reads are answered in any number of segments while Sends and Writes go on: no order but each queue's",
         reads_and_sends_together,
+    ),
+    row(
+        "rdmap-30",
+        "RFC 5040, 4.8, figure 10",
+        "a Terminate has the header of a Read Request where its source was wrong, and otherwise none but DDP's",
+        headers_of_a_terminate,
+    ),
+    row(
+        "rdmap-31",
+        "RFC 5040, 5.4; RFC 5041, 7.1",
+        "after a Terminate nothing more is sent, and what still comes is dropped",
+        nothing_after_a_terminate,
+    ),
+    row(
+        "rdmap-32",
+        "RFC 5041, 7.1",
+        "a Read Response behind the length that was asked for, or across the end of it, is not placed",
+        more_than_was_asked_for,
+    ),
+    row(
+        "rdmap-33",
+        "RFC 5041, 7.1",
+        "the numbers of Sends and of Read Requests are counted apart, each from 1",
+        numbers_of_each_queue,
     ),
 ];
 
@@ -382,7 +406,7 @@ fn with_a_read(crc: u8) -> (Queue, At) {
 fn write_to_a_sink() {
     let (mut queue, sink) = with_a_read(0);
     queue.send_segment(&tagged(TAGGED_LAST, WRITE, sink.0, sink.1, &[0; 1024]));
-    assert_eq!(queue.terminated()[..2], [0x01, 2]);
+    assert_eq!(queue.terminated()[..2], [0x11, 0]);
 }
 
 fn nothing_needs_no_stag() {
@@ -500,4 +524,49 @@ fn reads_and_sends_together() {
     let read = io.held_reads.remove(0);
     io.answer_read(&read);
     io.response_to(write).succeeded();
+}
+
+fn headers_of_a_terminate() {
+    let read = read_request(1, (5, 6), 8, (0xDEAD_BEEF, 0));
+    // Neither its number nor the agreed depth is the source's matter.
+    let mut late = read.clone();
+    late[13] = 2;
+    let mut queue = fresh_with_reads();
+    queue.send_segment(&late);
+    assert_eq!(queue.terminated(), [&bytes_of("1203c000002e")[..], &late[..18]].concat());
+    let mut queue = fresh();
+    queue.send_segment(&read);
+    assert_eq!(queue.terminated(), [&bytes_of("0207c000002e")[..], &read[..18]].concat());
+}
+
+fn nothing_after_a_terminate() {
+    let (mut queue, (stag, offset)) = with_a_read(0);
+    let wrong = fpdu(&untagged(UNTAGGED_LAST, SEND, 0, [0, 9, 0], &keep_alive()), false);
+    let data = fpdu(&tagged(TAGGED_LAST, READ_RESPONSE, stag, offset, &fabrics::admin_data()), false);
+    queue.peer.send(&[wrong, data, fpdu(&send(2, &keep_alive()), false)].concat());
+    assert_eq!(queue.terminated()[..2], [0x12, 3]);
+    // The Terminate is the last it did: neither Connect nor Keep Alive was answered.
+    assert!(!queue.did.iter().any(|did| matches!(did, Did::Responded { .. })));
+}
+
+fn more_than_was_asked_for() {
+    for (first, second) in [(1024, 1), (1000, 25), (0, 1025)] {
+        let (mut queue, (stag, offset)) = with_a_read(0);
+        queue.send_segment(&tagged(TAGGED, READ_RESPONSE, stag, offset, &vec![0; first]));
+        if !queue.peer.is_over() {
+            let at = offset + first as u64;
+            queue.send_segment(&tagged(TAGGED_LAST, READ_RESPONSE, stag, at, &vec![0; second]));
+        }
+        assert_eq!(queue.terminated()[..2], [0x11, 1], "{first} and {second}");
+    }
+}
+
+fn numbers_of_each_queue() {
+    let mut queue = fresh_with_reads();
+    for number in 1..4 {
+        queue.send_segment(&send(number, &Sqe::new(0x18).word(2, number as u16).0));
+        let answer = bytes_after(&queue, &read_request(number, (5, 6), 0, (1, 0)));
+        assert_eq!(answer[..16], bytes_of("000ec142000000050000000000000006"));
+        assert_eq!(queue.response_to(number as u16).status(), (0, 0x0C, true));
+    }
 }

@@ -69,7 +69,9 @@ impl Refusal {
     pub const fn reason(&self) -> Option<Reason> {
         match self {
             Self::Rejected(_) => None,
-            Self::Markers | Self::Crc | Self::Revision(_) => Some(Reason::MPA_FRAME),
+            // An error of ours which has no number of its own (RFC 6581, section 9.3).
+            Self::Markers | Self::Crc => Some(Reason::MPA_LOCAL_CATASTROPHIC),
+            Self::Revision(_) => Some(Reason::MPA_FRAME),
             Self::InsufficientIrd => Some(Reason::MPA_INSUFFICIENT_IRD),
             Self::NoMatchingRtr => Some(Reason::MPA_NO_MATCHING_RTR),
         }
@@ -179,14 +181,21 @@ impl Responder {
         let crc = offer.crc || self.request.crc;
         let ord = offer.ord.min(self.reads());
         let (ird, rtr) = match self.request.enhanced {
-            Some(theirs) => (depth(theirs.ord, offer.ird), choose(theirs)),
+            Some(theirs) => {
+                let rtr = choose(theirs);
+                // An indication by a Read has to be taken, even of a peer which sends no other.
+                let least = u16::from(rtr == Some(Rtr::Read));
+                (theirs.ord.min(offer.ird).max(least), rtr)
+            }
             None => (offer.ird, None),
         };
-        let enhanced = self.request.enhanced.map(|_| Enhanced {
-            peer_to_peer: rtr.is_some(),
+        // Who leaves a depth open hears that it is (RFC 6581, section 9.1).
+        let said = |asked, depth| if asked == Enhanced::UNSPECIFIED { asked } else { depth };
+        let enhanced = self.request.enhanced.map(|theirs| Enhanced {
+            peer_to_peer: theirs.peer_to_peer,
             rtr: rtr.map_or_else(RtrForms::default, RtrForms::from),
-            ird,
-            ord,
+            ird: said(theirs.ord, ird),
+            ord: said(theirs.ird, ord),
         });
         (self.reply(crc, false, enhanced, private_data), Terms { crc, ird, ord, rtr })
     }
@@ -206,14 +215,14 @@ impl Responder {
     }
 }
 
-/// The Write first: it takes neither a buffer nor a Read.
+/// The Write first: it takes neither a buffer nor a Read. A peer which offers none hears what we could take (RFC
+/// 6581, section 9.2), and has to leave if it cannot send that.
 fn choose(theirs: Enhanced) -> Option<Rtr> {
     match theirs.rtr {
         _ if !theirs.peer_to_peer => None,
-        RtrForms { write: true, .. } => Some(Rtr::Write),
-        RtrForms { read: true, .. } => Some(Rtr::Read),
-        RtrForms { send: true, .. } => Some(Rtr::Send),
-        RtrForms { .. } => None,
+        RtrForms { write: false, read: true, .. } => Some(Rtr::Read),
+        RtrForms { write: false, send: true, .. } => Some(Rtr::Send),
+        RtrForms { .. } => Some(Rtr::Write),
     }
 }
 

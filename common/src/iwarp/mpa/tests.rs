@@ -128,16 +128,25 @@ fn the_responder_takes_every_indication() {
         (rtr(true, true, true), Some(Rtr::Write)),
         (rtr(true, false, true), Some(Rtr::Read)),
         (rtr(true, false, false), Some(Rtr::Send)),
-        (rtr(false, false, false), None),
+        (rtr(false, false, false), Some(Rtr::Write)),
     ] {
         let enhanced = Enhanced { peer_to_peer: true, rtr: forms, ird: 8, ord: 1 };
         let (reply, terms) =
             Responder::new(request(2, Some(enhanced))).unwrap().accept(TARGET, PrivateData::new());
         assert_eq!(terms.rtr, chosen);
         let theirs = reply.enhanced.unwrap();
-        assert_eq!(theirs.peer_to_peer, chosen.is_some());
+        assert!(theirs.peer_to_peer);
         assert_eq!(theirs.rtr, chosen.map_or_else(RtrForms::default, RtrForms::from));
     }
+}
+
+#[test]
+fn a_read_which_indicates_is_taken_of_who_sends_no_others() {
+    let rtr = RtrForms { send: false, write: false, read: true };
+    let enhanced = Enhanced { peer_to_peer: true, rtr, ird: 8, ord: 0 };
+    let (reply, terms) =
+        Responder::new(request(2, Some(enhanced))).unwrap().accept(TARGET, PrivateData::new());
+    assert_eq!((reply.enhanced.unwrap().ird, terms.ird), (1, 1));
 }
 
 #[test]
@@ -146,8 +155,9 @@ fn an_old_or_silent_peer_gets_careful_depths() {
     assert_eq!((reply.revision, reply.enhanced), (1, None));
     assert_eq!((terms.ird, terms.ord, terms.rtr), (16, 16, None));
     let open = Enhanced { ird: Enhanced::UNSPECIFIED, ord: Enhanced::UNSPECIFIED, ..Enhanced::default() };
-    let (_, terms) = Responder::new(request(2, Some(open))).unwrap().accept(TARGET, PrivateData::new());
+    let (reply, terms) = Responder::new(request(2, Some(open))).unwrap().accept(TARGET, PrivateData::new());
     assert_eq!((terms.ird, terms.ord), (16, 16));
+    assert_eq!(reply.enhanced, Some(open));
 }
 
 #[test]
@@ -157,7 +167,7 @@ fn markers_are_refused_by_both() {
     assert!(reply.reject && !reply.markers && reply.enhanced.is_some());
     let reply = Frame { kind: FrameKind::Reply, markers: true, ..request(2, Some(Enhanced::default())) };
     let refusal = Initiator::new(HOST).agree(&reply).unwrap_err();
-    assert_eq!((refusal.reason(), refusal), (Some(Reason::MPA_FRAME), Refusal::Markers));
+    assert_eq!((refusal.reason(), refusal), (Some(Reason::MPA_LOCAL_CATASTROPHIC), Refusal::Markers));
 }
 
 #[test]

@@ -300,14 +300,16 @@ impl super::Settings {
     }
 }
 
+/// The largest ULPDU there may be, however large segments are (RFC 5044, section 3).
+const ULPDU_MAX: u16 = 64_768;
 /// A network has no segments of that size: both ends are on this machine.
 const LOOPBACK_SEGMENT: u32 = 16 * 1024;
 
 /// The largest ULPDU whose FPDU fits into one TCP segment (RFC 5044, section 4.5). On loopback no adapter
 /// looks for FPDUs in segments, and the kernel at first names half of what a segment will hold.
 fn ulpdu_max(segment_size: Option<u32>) -> u16 {
-    let Some(segment) = segment_size.filter(|&segment| segment < LOOPBACK_SEGMENT) else { return u16::MAX };
-    u16::try_from(segment.saturating_sub(6 + segment % 4)).unwrap_or(u16::MAX)
+    let Some(segment) = segment_size.filter(|&segment| segment < LOOPBACK_SEGMENT) else { return ULPDU_MAX };
+    u16::try_from(segment.saturating_sub(6 + segment % 4)).unwrap_or(ULPDU_MAX).min(ULPDU_MAX)
 }
 
 /// Neighbouring numbers become strangers (the finaliser of MurmurHash3).

@@ -91,11 +91,11 @@ fn writes_are_kept_to_their_window() {
     });
     each(|it| {
         let to = it.readable;
-        it.breaks(write(to), &[1; 4], tagged(StagError::Rights), Reason::ACCESS_RIGHTS);
+        it.breaks(write(to), &[1; 4], tagged(StagError::Rights), Reason::TAGGED_INVALID_STAG);
     });
     each(|it| {
         let to = it.sink;
-        it.breaks(write(to), &[1; 4], tagged(StagError::Rights), Reason::ACCESS_RIGHTS);
+        it.breaks(write(to), &[1; 4], tagged(StagError::Rights), Reason::TAGGED_INVALID_STAG);
     });
     each(|it| {
         let to = Remote { address: u64::MAX - 1, ..it.writable };
@@ -125,7 +125,7 @@ fn reads_are_kept_to_their_window_and_number() {
     each(|it| {
         let source = it.writable;
         let error = Fault::ReadSource(StagError::Rights);
-        it.breaks(read(1, source, 1), &[], error, Reason::ACCESS_RIGHTS);
+        it.breaks(read(1, source, 1), &[], error, Reason::SOURCE_RIGHTS);
     });
     each(|it| {
         let source = Remote { rkey: 5, ..it.readable };
