@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use ironside_tests::support::programs::{Initiator, Target, free_port, run};
+use ironside_tests::support::programs::{Initiator, Target, free_port, run, text};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -179,4 +179,43 @@ fn listeners_come_and_go() {
     let said = bench.change(&wildcard, &["a"]);
     assert!(said.contains(&format!("-1 listener 127.0.0.1:{other}")), "{said}");
     assert!(!discover(&other).success() && discover(&port.to_string()).success());
+}
+
+#[test]
+fn another_key_holds_from_the_signal_on() {
+    const HOST: &str = "nqn.2014-08.org.example:keyed";
+    let bench = Reloading::new(&["a"]);
+    bench.connect(1);
+    let path = |name: &str| bench.place.join(name).to_str().unwrap().to_owned();
+    for name in ["first", "second"] {
+        bench.initiator.succeed(&["gen-dhchap-key", "-f", &path(name)]);
+    }
+    fs::copy(path("first"), path("host.key")).unwrap();
+    let table = |change: &str| {
+        let file = path("host.key");
+        format!("[[subsystem.host]]\nnqn = {HOST:?}\nkey-file = {file:?}\non-key-change = {change:?}")
+    };
+    let said = bench.change(&table("keep"), &["a"]);
+    assert!(said.contains("other keys for hosts of"), "{said}");
+    eventually("who is not listed is sent away", || {
+        bench.initiator.list()[0]["State"].as_str() != Some("live")
+    });
+    let port = bench.target.port.to_string();
+    let known =
+        ["id-ctrl", "-t", "rdma", "-a", "127.0.0.1", "-s", &port, "-n", &bench.target.nqn, "-q", HOST];
+    let with = |key: &str| bench.initiator.run(&[&known[..], &["--dhchap-secret-file", &path(key)]].concat());
+    let without = bench.initiator.run(&known);
+    assert!(!without.status.success() && text(&without.stderr).contains("wants this host to authenticate"));
+    assert!(with("first").status.success());
+    let wrong = with("second");
+    assert!(!wrong.status.success() && text(&wrong.stderr).contains("do not have the same key"));
+    fs::copy(path("second"), path("host.key")).unwrap();
+    assert!(with("first").status.success(), "nobody has said so yet");
+    let said = bench.hang_up();
+    assert!(said.contains("reloaded: other keys for hosts of"), "{said}");
+    assert!(!with("first").status.success() && with("second").status.success());
+    fs::write(path("host.key"), "no secret").unwrap();
+    let said = bench.hang_up();
+    assert!(said.contains("not reloaded") && said.contains("host.key"), "{said}");
+    assert!(with("second").status.success(), "what was served before goes on");
 }

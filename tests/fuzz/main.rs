@@ -1,6 +1,6 @@
 //! The entry points of the fuzzers, driven by a seed: what runs where libFuzzer cannot. `IRONSIDE_SEEDS` says
 //! how many seeds, `IRONSIDE_SEED` which one to replay.
-use ironside_tests::fuzzing::{bytes, operations, world};
+use ironside_tests::fuzzing::{authentication, bytes, operations, world};
 
 const SEEDS: u64 = 2000;
 
@@ -59,6 +59,14 @@ fn a_stream_survives_any_bytes() {
 #[test]
 fn capsules_survive_any_bytes() {
     drive(bytes::nvme, &[b"\x7F\x00\x00\x00\x01", b"\x01", b"\x02", b"\x06"]);
+}
+
+#[test]
+fn nobody_authenticates_without_the_secret() {
+    // No group, one of the hashes, no controller key; then step after step without a change.
+    let steps: &[u8] = b"\0\0\0\0\0\x04\0\x02\0\x04\0\x02\0\x04\0\x02\0\x04\0\x02\0\x04\0\x02";
+    let other_hash: &[u8] = b"\0\0\x02\x01\0\x04\0\x02\0\x04\0\x02\0\x04\0\0\0\x10\x01\0\x04\0\x02";
+    drive(authentication::messages, &[steps, other_hash]);
 }
 
 #[test]

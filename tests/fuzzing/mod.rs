@@ -1,5 +1,6 @@
 //! What the fuzzers drive: each function takes any bytes at all, and panics only if Ironside is wrong. The
 //! targets in fuzz/ hand it what libFuzzer thinks up, the test `fuzz` what a seed gives.
+pub mod authentication;
 pub mod bytes;
 pub mod operations;
 pub mod world;

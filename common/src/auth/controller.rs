@@ -189,6 +189,10 @@ impl Controller {
         {
             return self.explain(Explanation::INCORRECT_PAYLOAD);
         }
+        // Our own challenge sent back would have us answer what the host was asked.
+        if reply.challenge.as_ref() == Some(&fresh.challenge) {
+            return self.explain(Explanation::FAILED);
+        }
         // Without a sequence number the challenge is for keys of a secure channel, which there is none of.
         let counter = reply.challenge.map(|challenge| (challenge, reply.sequence));
         let counter = counter.filter(|(_, sequence)| *sequence != 0);

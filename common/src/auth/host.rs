@@ -179,7 +179,10 @@ impl Host {
     fn answer(&mut self, challenge: Challenge) -> Result<Job, HostError> {
         self.hash = Hash::from_id(challenge.hash).ok_or(HostError::Hash)?;
         let group = Group::from_id(challenge.group).ok_or(HostError::Group)?;
-        if challenge.challenge.len() != self.hash.length() || challenge.public.len() != group.length() {
+        if challenge.sequence == 0
+            || challenge.challenge.len() != self.hash.length()
+            || challenge.public.len() != group.length()
+        {
             return Err(HostError::Malformed);
         }
         Ok(Job(Work::Respond(Box::new(Answer {

@@ -140,7 +140,7 @@ impl ControllerMessage {
             (DH_HMAC_CHAP, CHALLENGE) => Challenge::parse(&message).map(Self::Challenge),
             (DH_HMAC_CHAP, SUCCESS1) => {
                 let length = message.bytes(6, 1)?[0].into();
-                let is_valid = message.bytes(8, 1)?[0] & 1 != 0;
+                let is_valid = is_valid(message.bytes(8, 1)?[0])?;
                 message.bytes(HEADER - 1, 1)?;
                 let response = is_valid.then(|| message.bytes(HEADER, length)).transpose()?;
                 Ok(Self::Success1 { t_id: message.t_id(), response: response.map(<[u8]>::to_vec) })
@@ -238,14 +238,14 @@ impl Challenge {
 
 impl Reply {
     fn parse(message: &Fields<'_>) -> Result<Self, Explanation> {
-        let [length, _, is_valid] = *message.bytes(6, 3)? else { unreachable!("three were asked for") };
+        let [length, _, valid] = *message.bytes(6, 3)? else { unreachable!("three were asked for") };
         let (length, public_length) = (usize::from(length), message.word(10)?);
         let challenge = message.bytes(HEADER + length, length)?;
         Ok(Self {
             t_id: message.t_id(),
             sequence: message.dword(12)?,
             response: message.bytes(HEADER, length)?.to_vec(),
-            challenge: (is_valid & 1 != 0).then(|| challenge.to_vec()),
+            challenge: is_valid(valid)?.then(|| challenge.to_vec()),
             public: message.bytes(HEADER + 2 * length, public_length.into())?.to_vec(),
         })
     }
@@ -296,6 +296,15 @@ impl<'a> Fields<'a> {
     fn dword(&self, at: usize) -> Result<u32, Explanation> {
         let bytes = self.bytes(at, 4)?;
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+}
+
+/// CVALID and RVALID: other values than these two are reserved.
+const fn is_valid(value: u8) -> Result<bool, Explanation> {
+    match value {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Explanation::INCORRECT_PAYLOAD),
     }
 }
 

@@ -192,10 +192,13 @@ pub fn summary(changes: &[Change]) -> String {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
     use super::*;
     use crate::control::prepare::prepare;
+
+    const HOST: &str = "nqn.2014-08.org.example:h";
 
     struct Place(tempfile::TempDir);
 
@@ -323,6 +326,47 @@ mod tests {
             !namespace(&writable, 1).read_only,
             "the descriptor was of no use, nor was its lock in the way"
         );
+    }
+
+    #[test]
+    fn a_key_is_read_anew_and_a_bad_one_changes_nothing() {
+        let place = Place::new();
+        let file = place.0.path().join("host.key");
+        let write = |text: &str, mode| {
+            std::fs::write(&file, text).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let config = |change: &str| {
+            let text = format!(
+                "state-dir = {:?}\n[[subsystem]]\nnqn = \"nqn.2014-08.org.example:s\"\nhost = [{{ nqn = {HOST:?}, \
+                 key-file = {file:?}, on-key-change = {change:?} }}]\nnamespace = [{{ null = 8192 }}]\n",
+                place.0.path()
+            );
+            Config::parse(Path::new("target.toml"), &text).unwrap()
+        };
+        let key =
+            |served: &Served| served.catalog.subsystems()[0].key(&HOST.parse().unwrap()).unwrap().clone();
+        write("DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:\n", 0o600);
+        let first = prepare(config("keep")).unwrap();
+        assert!(
+            first.catalog.subsystems()[0].allows(&HOST.parse().unwrap()),
+            "whoever has a key is admitted"
+        );
+        assert_eq!(told(&first, &plan(&first, config("keep")).unwrap()), [""; 0]);
+        write("DHHC-1:00://79/Pv6+fj39vX08/Lx8O/u7ezr6uno5+bl5OPi4eAsgEB3:\n", 0o600);
+        let second = plan(&first, config("disconnect")).unwrap();
+        assert_ne!(key(&first).policy, key(&second).policy);
+        assert!(key(&second).disconnect_on_change && !key(&first).disconnect_on_change);
+        assert_eq!(told(&first, &second), ["other keys for hosts"]);
+        for (text, mode, said) in [
+            ("DHHC-1:00:AAAA:", 0o600, "32, 48 or 64 bytes"),
+            ("", 0o600, "DHHC-1"),
+            ("DHHC-1:", 0o640, "chmod 600"),
+        ] {
+            write(text, mode);
+            let refused = plan(&second, config("keep")).unwrap_err().to_string();
+            assert!(refused.contains(said) && refused.contains("host.key"), "{refused}");
+        }
     }
 
     #[test]

@@ -190,7 +190,10 @@ fn find(catalog: &Catalog, local: SocketAddr, data: &ConnectData, host: &Nqn) ->
     let subsystem = catalog.subsystem(&nqn).filter(|subsystem| subsystem.is_reached_at(local));
     match subsystem {
         None => Err(InvalidParameter::SUBNQN.into()),
-        Some(subsystem) if subsystem.allows(host) => Ok(nqn),
+        // Two of one name could be taken for each other where they prove who they are.
+        Some(subsystem) if subsystem.allows(host) && (*host != nqn || subsystem.key(host).is_none()) => {
+            Ok(nqn)
+        }
         Some(_) => Err(Refusal {
             status: Status::CONNECT_INVALID_HOST,
             result: InvalidParameter::HOSTNQN.to_result(),

@@ -489,7 +489,6 @@ fn keys_of_the_pool() {
     assert_eq!(answered.expect("it may be read too").payload(), [0x5A; 512]);
     assert_eq!(write_after(initiator, (stag, base + (1 << 20) - 7)), [0x11, 1], "beyond the pool");
 }
-}
 
 fn bounds_of_a_read() {
     let wrap = u64::MAX - 3;

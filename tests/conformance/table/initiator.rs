@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::pipe::{Dialled, Peer, Pipe, ToTest};
 use crate::queue::{HOST, HOST_ID};
-use crate::target::OPEN;
+use crate::target::{Counted, OPEN};
 use crate::wire::{
     self, At, CRC, READ_RESPONSE, SEND, Segment, TAGGED_LAST, TERMINATE, WRITE, fpdu, le, mpa_frame,
     read_request, send, send_invalidate, tagged, take_fpdu,
@@ -76,6 +76,8 @@ pub(crate) struct Script {
     /// Changes its Identify Controller structure.
     pub(crate) identify: fn(&mut [u8]),
     pub(crate) cap: u64,
+    /// What it says, by Authentication Receive, to a host which sent these by Authentication Send on this queue.
+    pub(crate) says: fn(&[&Command]) -> Vec<u8>,
     /// Answers in the place of the usual answer, where it gives one.
     pub(crate) answer: fn(&Command) -> Option<Answer>,
     /// Makes the MPA Reply from queue identifier and private data; by default the enhanced one.
@@ -89,7 +91,15 @@ impl Default for Script {
     fn default() -> Self {
         let registration = Registration::Window;
         let (answer, reply) = (|_: &Command| None, usual_reply);
-        Self { identify: |_| {}, cap: CAP, answer, reply, registration, in_place: false }
+        Self {
+            identify: |_| {},
+            cap: CAP,
+            says: |_| Vec::new(),
+            answer,
+            reply,
+            registration,
+            in_place: false,
+        }
     }
 }
 
@@ -239,6 +249,10 @@ impl Initiator {
                 busy = true;
             }
             busy |= self.host.turn(&mut self.soft, self.now);
+            while let Some(job) = self.host.next_job() {
+                self.host.computed(&mut self.soft, job.run(&mut Counted), self.now);
+                busy = true;
+            }
             busy |= self.soft.flush(self.now);
             while let Some((_, completed)) = self.host.next_completed() {
                 self.completed.push(completed);
@@ -383,6 +397,13 @@ impl Initiator {
             (_, 0x7F, 0x00) => {
                 self.cc = le(sqe, 48, 8);
                 Answer::default()
+            }
+            (_, 0x7F, 0x06) => {
+                let sent = |one: &&Command| one.qid == command.qid && one.sqe[0] == 0x7F && one.sqe[4] == 5;
+                let said: Vec<&Command> = self.commands.iter().filter(sent).collect();
+                let mut message = (self.script.says)(&said);
+                message.resize(command.keyed().1 as usize, 0);
+                Answer::data(message)
             }
             (_, 0x7F, 0x04) => Answer::result(match property {
                 0x00 => self.script.cap,

@@ -3,6 +3,7 @@
 //! extend it.
 mod admin;
 mod ana;
+mod auth;
 mod capsule;
 mod connection;
 mod copy;
@@ -10,6 +11,7 @@ mod discovery;
 mod fabrics;
 mod fused;
 mod host;
+mod host_auth;
 mod host_io;
 mod identify;
 mod initiator;
@@ -17,6 +19,7 @@ mod io;
 mod mpa;
 mod pipe;
 mod property;
+mod prover;
 mod queue;
 mod rdmap;
 mod reservation;
@@ -62,10 +65,12 @@ const AREAS: &[&[Requirement]] = &[
     copy::ROWS,
     reservation::ROWS,
     ana::ROWS,
+    auth::ROWS,
     mpa::ROWS,
     rdmap::ROWS,
     host::ROWS,
     host_io::ROWS,
+    host_auth::ROWS,
 ];
 
 fn main() {

@@ -8,17 +8,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ironside_common::auth::{Policy, Randomness};
 use ironside_common::memory::{Memory, Pool, SizeClass};
 use ironside_common::nvme::log_page::AnaState;
 use ironside_common::provider::soft::{Settings, Soft};
 use ironside_common::time::Time;
 use ironside_common::verbs::{Sge, Token};
 use ironside_target::backend::{BlockError, Done, Faulty, Medium, OpenMedium, Operation, Outcome};
-use ironside_target::catalog::{Access, Catalog, Hosts, Namespace, Subsystem};
+use ironside_target::catalog::{Access, Catalog, Hosts, Key, Namespace, Subsystem};
 use ironside_target::poll_group::{self, Message, PollGroup, Storage};
 use uuid::Uuid;
 
 use crate::pipe::{Dialled, Peer, Pipe, ToTest, pipe};
+use crate::queue::HOST;
 
 /// The subsystem which every host may have. Namespace 1 has 4096 blocks of 512 bytes, namespace 2 has 512 of
 /// 4096 bytes, namespace 3 is like the first but takes no writes, and is of ANA group 2.
@@ -109,6 +111,10 @@ impl Target {
                 group.on_message(*now, Message::Kept { uuid: keep.uuid, number: keep.number, kept: true });
                 busy = true;
             }
+            while let Some((queue, job)) = group.next_job() {
+                group.on_computed(*now, queue, job.run(&mut Counted));
+                busy = true;
+            }
             busy |= group.verbs().flush(*now);
             idle = if busy { 0 } else { idle + 1 };
         }
@@ -162,6 +168,19 @@ impl Target {
         self.0.borrow_mut().group.is_settled()
     }
 
+    /// From now on it serves [`OPEN`] to [`FRIEND`], to whoever has the subsystem's own name, and to [`HOST`]; the latter
+    /// two have to prove what the policy says.
+    pub(crate) fn ask_for_a_key(&self, version: u64, policy: Policy, disconnect_on_change: bool) {
+        let policy = Arc::new(policy);
+        let [host, namesake, friend] = [HOST, OPEN, FRIEND].map(|name| name.parse().expect("a name"));
+        let key = |host| Key { host, policy: Arc::clone(&policy), disconnect_on_change };
+        let hosts = Hosts::Listed(vec![host, namesake, friend]);
+        let namespaces = [1, 2, 3].map(namespace).into();
+        let open = Subsystem::new(namesake, "SERIAL-1", hosts, vec![address()], namespaces);
+        let open = open.expect("it is a subsystem").with_keys(vec![key(host), key(namesake)]);
+        self.take_over(Catalog::new(version, vec![open]).expect("it is a catalog"));
+    }
+
     fn take_over(&self, catalog: Catalog) {
         let Inner { group, now, .. } = &mut *self.0.borrow_mut();
         group.on_message(*now, Message::Catalog(Arc::new(catalog)));
@@ -186,6 +205,15 @@ impl Target {
     /// Flushes the medium has done.
     pub(crate) fn flushes(&self) -> usize {
         self.0.borrow_mut().group.storage().flushes
+    }
+}
+
+/// Bytes which are the same in every run, and not all zero.
+pub(crate) struct Counted;
+
+impl Randomness for Counted {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        bytes.iter_mut().zip((1..=255).cycle()).for_each(|(byte, number)| *byte = number);
     }
 }
 

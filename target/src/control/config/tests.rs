@@ -240,3 +240,49 @@ fn groups_have_states_at_listeners_there_are() {
         assert!(refused.contains(why), "{refused}");
     }
 }
+
+fn with_host(keys: &str) -> String {
+    format!("[[subsystem]]\n[[subsystem.host]]\n{keys}\n[[subsystem.namespace]]\nram = 4096\n")
+}
+
+#[test]
+fn a_host_with_a_key_is_said_in_a_file_and_by_flags() {
+    let keys = |config: Config| config.subsystems.into_iter().flat_map(|one| one.keys).collect::<Vec<_>>();
+    let least = keys(from_text(&with_host("key-file = \"host.key\"")).unwrap());
+    assert_eq!(least, [HostKey::new(None, "host.key".into(), None)], "this machine's host, with everything");
+    assert_eq!(least, keys(from_flags("--key-file host.key --namespace ram:4096").unwrap()));
+    let all = with_host(
+        "nqn = \"nqn.2014-08.org.example:h\"\nkey-file = \"h\"\ncontroller-key-file = \"c\"\n\
+         hashes = [\"sha512\", \"sha256\"]\ngroups = [\"ffdhe3072\", \"null\"]\non-key-change = \"disconnect\"",
+    );
+    let nqn = "nqn.2014-08.org.example:h".parse().unwrap();
+    let expected = HostKey {
+        hashes: vec![Hash::Sha512, Hash::Sha256],
+        groups: vec![Group::Ffdhe3072, Group::Null],
+        disconnect_on_change: true,
+        ..HostKey::new(Some(nqn), "h".into(), Some("c".into()))
+    };
+    assert_eq!(keys(from_text(&all).unwrap()), [expected]);
+    let hosts = "--allow-host nqn.2014-08.org.example:h --allow-host nqn.2014-08.org.example:i";
+    let flags = format!("--key-file h --controller-key-file c {hosts} --namespace ram:4096");
+    let named: Vec<_> = keys(from_flags(&flags).unwrap()).iter().map(|key| key.nqn.unwrap()).collect();
+    assert_eq!(named, [nqn, "nqn.2014-08.org.example:i".parse().unwrap()]);
+}
+
+#[test]
+fn a_key_which_cannot_be_is_told_with_its_place() {
+    assert!(refused(&with_host("nqn = \"nqn.2014-08.org.example:h\"")).contains("needs a `key-file`"));
+    let with = |keys: &str| refused(&with_host(&format!("key-file = \"h\"\n{keys}")));
+    assert!(with("hashes = [\"md5\"]").contains("target.toml:4:11"), "{}", with("hashes = [\"md5\"]"));
+    assert!(with("hashes = []").contains("`hashes`"));
+    assert!(with("groups = [\"ffdhe1024\"]").contains("target.toml:4:11"));
+    assert!(with("on-key-change = \"shrug\"").contains("target.toml:4:17"));
+    assert!(with("keyfile = \"h\"").contains("did you mean `key-file`?"));
+    let twice =
+        "[[subsystem]]\nhost = [{ key-file = \"a\" }, { key-file = \"b\" }]\nnamespace = [{ ram = 4096 }]";
+    assert!(refused(twice).contains("has a key here already"));
+    let any =
+        "[[subsystem]]\nallow-any-host = true\nhost = [{ key-file = \"a\" }]\nnamespace = [{ ram = 4096 }]";
+    assert!(refused(any).contains("it would get in without"));
+    assert!(refused_flags("--controller-key-file c --namespace ram:4096").contains("--key-file"));
+}
