@@ -8,6 +8,8 @@ use super::{Command, Status};
 use crate::verbs::Remote;
 
 const DATA_BLOCK_OFFSET: u8 = 0x01;
+/// The rest of the list lies in the capsule.
+const LAST_SEGMENT_OFFSET: u8 = 0x31;
 const KEYED_ADDRESS: u8 = 0x40;
 const KEYED_INVALIDATE: u8 = 0x4F;
 
@@ -35,7 +37,8 @@ impl DataPointer {
     ///
     /// # Errors
     /// What to answer: Invalid Field for PRPs, unknown subtypes and in-capsule data of a command which is
-    /// not from the host; SGL Descriptor Type Invalid; SGL Offset Invalid for data beyond the capsule.
+    /// not from the host; SGL Descriptor Type Invalid; SGL Offset Invalid for data beyond the capsule; what is
+    /// wrong with a list of descriptors, which is never taken.
     pub fn parse(command: &Command, in_capsule_length: u32) -> Result<Self, Status> {
         match command.psdt() {
             0b01 => {}
@@ -57,6 +60,7 @@ impl DataPointer {
             DATA_BLOCK_OFFSET => {
                 Self::in_capsule(descriptor.address(), descriptor.length(), in_capsule_length)
             }
+            LAST_SEGMENT_OFFSET => Err(refusal_of_a_list(descriptor.length())),
             // NVM Express base specification 2.2, figure 113: a wrong subtype is a wrong type too.
             _ => Err(Status::SGL_TYPE_INVALID),
         }
@@ -113,6 +117,17 @@ impl DataPointer {
     /// SGL1 of a command in words, whatever it is.
     pub(super) fn describe(command: &Command) -> impl fmt::Display {
         Description { command: *command }
+    }
+}
+
+/// A list of so many bytes has more data blocks than MSDBD allows, or is none (NVM Express base specification 2.2, section
+/// 3.3.2.1.3 and figure 102).
+const fn refusal_of_a_list(length: u32) -> Status {
+    match length {
+        0 => Status::INVALID_SGL_SEGMENT,
+        _ if !length.is_multiple_of(16) => Status::INVALID_SGL_SEGMENT,
+        16 => Status::SGL_TYPE_INVALID,
+        _ => Status::INVALID_SGL_COUNT,
     }
 }
 
@@ -284,6 +299,7 @@ mod tests {
             sgl[15] = identifier;
             let expected = match identifier {
                 0x01 | 0x40 | 0x4F => Ok(DataPointer::None),
+                0x31 => Err(Status::INVALID_SGL_SEGMENT),
                 _ => Err(Status::SGL_TYPE_INVALID),
             };
             assert_eq!(DataPointer::parse(&with(1, sgl), 4096), expected, "{identifier:#x}");

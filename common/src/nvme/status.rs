@@ -59,9 +59,11 @@ impl Status {
     pub const SGL_OFFSET_INVALID: Self = Self::fatal(0, 0x16);
     pub const HOST_ID_INCONSISTENT: Self = Self::fatal(0, 0x18);
     pub const KEEP_ALIVE_EXPIRED: Self = Self::retry(0, 0x19);
+    pub const ABORTED_PREEMPT: Self = Self::retry(0, 0x1B);
     pub const NAMESPACE_WRITE_PROTECTED: Self = Self::fatal(0, 0x20);
     pub const INTERRUPTED: Self = Self::retry(0, 0x21);
     pub const TRANSIENT_TRANSPORT: Self = Self::retry(0, 0x22);
+    pub const HOST_ID_NOT_INITIALIZED: Self = Self::fatal(0, 0x27);
     pub const LBA_OUT_OF_RANGE: Self = Self::fatal(0, 0x80);
     pub const CAPACITY_EXCEEDED: Self = Self::fatal(0, 0x81);
     pub const NAMESPACE_NOT_READY: Self = Self::retry(0, 0x82);
@@ -247,6 +249,7 @@ const fn generic(code: u8) -> Option<&'static str> {
         0x21 => "Command Interrupted",
         0x22 => "Transient Transport Error",
         0x24 => "Admin Command Media Not Ready",
+        0x27 => "Host Identifier Not Initialized",
         0x80 => "LBA Out of Range",
         0x81 => "Capacity Exceeded",
         0x82 => "Namespace Not Ready",

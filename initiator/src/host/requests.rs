@@ -301,8 +301,9 @@ fn nothing_to_do(request: &Request, geometry: &Geometry) -> Option<Result<(), Io
 
 /// Whether the same command may succeed in a moment, as its status and the DNR bit say.
 fn may_retry(status: Status) -> bool {
-    const RETRYABLE: [Status; 6] = [
+    const RETRYABLE: [Status; 7] = [
         Status::ABORT_REQUESTED,
+        Status::ABORTED_PREEMPT,
         Status::ABORTED_SQ_DELETION,
         Status::INTERRUPTED,
         Status::TRANSIENT_TRANSPORT,

@@ -97,13 +97,14 @@ impl AsyncEvents {
         let notice = NOTICES.into_iter().find(|&notice| self.states[notice as usize] == State::Raised)?;
         self.held = self.held.checked_sub(1)?;
         self.states[notice as usize] = State::Told;
-        Some(Event::AsyncEvent { status: Status::SUCCESS, result: notice.event().to_dword() })
+        Some(Event::AsyncEvent { result: notice.event().to_dword() })
     }
 
-    /// Answers every held request: the controller was disabled, and begins anew.
+    /// Lets go of every held request: the controller was disabled and begins anew, and none of before may be answered
+    /// (NVM Express base specification 2.2, section 5.1.2).
     pub(super) fn release(&mut self) -> impl Iterator<Item = Event> + use<> {
         let held = usize::from(std::mem::take(self).held);
-        std::iter::repeat_n(Event::AsyncEvent { status: Status::ABORT_REQUESTED, result: 0 }, held)
+        std::iter::repeat_n(Event::Forget, held)
     }
 }
 
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     fn told(notice: Notice) -> Option<Event> {
-        Some(Event::AsyncEvent { status: Status::SUCCESS, result: notice.event().to_dword() })
+        Some(Event::AsyncEvent { result: notice.event().to_dword() })
     }
 
     #[test]

@@ -22,8 +22,9 @@ use crate::qpair::FUSED_MAX;
 const MODEL: &str = "Ironside";
 const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 
-/// CTRATT: a host identifier of 128 bits; every command counts as a keep alive (TBKAS).
-const CONTROLLER_ATTRIBUTES: u32 = 1 << 0 | 1 << 6;
+/// CTRATT: a host identifier of 128 bits; every command counts as a keep alive (TBKAS); reservations are for hosts which
+/// have an identifier (RHII).
+const CONTROLLER_ATTRIBUTES: u32 = 1 << 0 | 1 << 6 | 1 << 18;
 
 /// VWC: a volatile write cache is present; Flush of all namespaces at once is not supported. Present even if
 /// no medium has one now, for one may be added to a connected host: namespaces without say so (CNS 08).

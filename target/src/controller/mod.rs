@@ -68,8 +68,10 @@ pub enum Outcome {
 #[must_use]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
-    /// The oldest held command is to be answered.
-    AsyncEvent { status: Status, result: u32 },
+    /// The oldest held command succeeds with this result.
+    AsyncEvent { result: u32 },
+    /// The oldest held command ends without an answer.
+    Forget,
     /// The host disabled the controller or shut it down: its I/O queues end.
     Disabled,
     /// The controller ends, and all of its queues with it.

@@ -130,8 +130,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 let cntlid = membership.cntlid;
                 self.on_controller_command(now, cntlid, &job);
             }
-            // Of the Fabrics commands an I/O queue has only its Connect.
-            (Some(_), false) => self.answer(now, job.token, refused(Status::INVALID_OPCODE)),
+            (Some(_), false) => self.answer(now, job.token, refused(not_of_an_io_queue(&job.command))),
             _ => self.answer(now, job.token, refused(Status::COMMAND_SEQUENCE)),
         }
     }
@@ -420,6 +419,15 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
 
 pub(super) fn refused(status: Status) -> AdminReply {
     AdminReply { status, result: 0, length: 0 }
+}
+
+/// Of the Fabrics commands an I/O queue has Connect and those which authenticate. The ones which only an admin queue has
+/// are told apart from such as there are not (NVM Express base specification 2.2, figure 541).
+fn not_of_an_io_queue(command: &Command) -> Status {
+    match command.fabrics_type() {
+        Some(FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET) => Status::INVALID_FIELD,
+        _ => Status::INVALID_OPCODE,
+    }
 }
 
 impl From<Refusal> for AdminReply {

@@ -4,9 +4,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ironside_common::nvme::Status;
 use ironside_common::nvme::io::Geometry;
 use ironside_common::time::Time;
-use ironside_common::verbs::{Connections, QpHandle, TargetVerbs};
+use ironside_common::verbs::{Connections, QpHandle, TargetVerbs, Token};
 
 use super::{CONNECT_DEADLINE, DRAIN_DEADLINE, Message, PollGroup, Storage, Unanswered, handle};
 use crate::catalog::Catalog;
@@ -82,17 +83,25 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     pub(super) fn controller_events(&mut self, now: Time, cntlid: u16) {
         while let Some(event) = self.controllers.get(cntlid).and_then(|entry| entry.machine.poll_event()) {
             match event {
-                Event::AsyncEvent { status, result } => {
-                    let held = self.controllers.get(cntlid).and_then(|entry| entry.events.pop_front());
-                    if let Some(token) = held {
-                        let reply = AdminReply { status, result: result.into(), length: 0 };
+                Event::AsyncEvent { result } => {
+                    if let Some(token) = self.held_event_request(cntlid) {
+                        let reply = AdminReply { status: Status::SUCCESS, result: result.into(), length: 0 };
                         self.answer(now, token, reply);
+                    }
+                }
+                Event::Forget => {
+                    if let Some(token) = self.held_event_request(cntlid) {
+                        self.with_qpair(now, QpHandle(token.qpair), |qpair, cx| qpair.forget(cx, token));
                     }
                 }
                 Event::Disabled => self.end_io_queues(cntlid, "the controller was disabled"),
                 Event::Fatal { why } => self.end_controller(now, cntlid, why),
             }
         }
+    }
+
+    fn held_event_request(&mut self, cntlid: u16) -> Option<Token> {
+        self.controllers.get(cntlid)?.events.pop_front()
     }
 
     fn end_io_queues(&mut self, cntlid: u16, why: &'static str) {

@@ -115,12 +115,12 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let host = membership.host.host_id;
         let uuid = self.uuid_of(&subnqn, nsid).ok_or(Status::INVALID_NAMESPACE)?;
         let data = data.ok_or(Status::DATA_SGL_LENGTH_INVALID)?;
-        if let Request::Report { length, extended } = request {
-            return self.report(uuid, data.slice(0, length), extended).map(Some);
-        }
         // A host that does not say who it is cannot be told from others.
         if host == [0; 16] {
-            return Err(Status::HOST_ID_INCONSISTENT);
+            return Err(Status::HOST_ID_NOT_INITIALIZED);
+        }
+        if let Request::Report { length, extended } = request {
+            return self.report(uuid, data.slice(0, length), extended).map(Some);
         }
         let mut bytes = [0; Keys::SIZE as usize];
         let length = request.transfer().length();

@@ -178,6 +178,15 @@ impl Qpair {
         }
     }
 
+    /// The controller lets go of a command it held, which gets no response.
+    pub fn forget<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>, token: Token) {
+        let Phase::Held(active) = self.leave(token.slot) else { unreachable!("forgot what was not held") };
+        // The host's queue is as empty as if it had heard of it.
+        self.advance_sqhd();
+        self.release(cx.verbs, token.slot, active.message);
+        self.advance(cx);
+    }
+
     pub(super) fn finish<V: TargetVerbs, S: Services>(
         &mut self,
         cx: &mut Context<'_, V, S>,

@@ -205,6 +205,8 @@ impl Qpair {
         self.role = role;
         self.sqid = sqid;
         self.sq_size = sq_size.unwrap_or(0);
+        // Said once, by the response to that Connect.
+        self.sqhd = if sq_size.is_none() { u16::MAX } else { 0 };
     }
 
     /// The host has proven who it is: what the queue is for from now on.
@@ -512,11 +514,11 @@ impl Qpair {
         }
     }
 
-    /// The submission queue head after one more command was taken from it (NVMe over Fabrics: SQHD is
-    /// meaningful only with flow control).
+    /// The submission queue head after one more command was taken from it; without flow control FFFFh once, and then
+    /// 0 (NVM Express base specification 2.2, sections 3.3.2.5 and 6.3).
     fn advance_sqhd(&mut self) -> u16 {
         if self.sq_size == 0 {
-            return if matches!(self.role, Role::Unconnected) { 0 } else { u16::MAX };
+            return mem::take(&mut self.sqhd);
         }
         self.sqhd = (self.sqhd + 1) % self.sq_size;
         self.sqhd

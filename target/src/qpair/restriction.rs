@@ -113,6 +113,6 @@ impl Qpair {
         let restriction = self.restrictions.iter().find(|one| one.nsid == namespace.nsid)?;
         let aborted = self.slots[usize::from(slot)].number <= restriction.aborted
             && !matches!(request, io::Request::Reservation(_));
-        restriction.status(request).or(aborted.then_some(Status::ABORT_REQUESTED))
+        restriction.status(request).or(aborted.then_some(Status::ABORTED_PREEMPT))
     }
 }

@@ -221,8 +221,9 @@ impl Next {
         // The holders go, the new one apart; that a key of 0 means all of them.
         self.remove(|registrant| registrant.host_id != host && (key == 0 || registrant.key == key));
         self.state.held = Some(Held { kind, holder: host });
+        // Whoever is left has other rights now, whatever the types are.
         if held.kind != kind {
-            self.tell_released(held.kind);
+            self.tell_others(Notification::ReservationReleased);
         }
         self.changed();
         Ok(())
@@ -270,9 +271,7 @@ impl Next {
     }
 
     fn clear(&mut self) {
-        let others = self.state.registrants.iter().filter(|registrant| registrant.host_id != self.host);
-        let notices = others.map(|registrant| (registrant.host_id, Notification::ReservationPreempted));
-        self.notices.extend(notices);
+        self.tell_others(Notification::ReservationPreempted);
         self.state.registrants.clear();
         self.state.held = None;
         self.changed();
@@ -281,10 +280,13 @@ impl Next {
     /// Other registrants waited for it, if the type gives registrants rights.
     fn tell_released(&mut self, kind: Kind) {
         if kind.includes_registrants() {
-            let others = self.state.registrants.iter().filter(|registrant| registrant.host_id != self.host);
-            self.notices
-                .extend(others.map(|registrant| (registrant.host_id, Notification::ReservationReleased)));
+            self.tell_others(Notification::ReservationReleased);
         }
+    }
+
+    fn tell_others(&mut self, notification: Notification) {
+        let others = self.state.registrants.iter().filter(|registrant| registrant.host_id != self.host);
+        self.notices.extend(others.map(|registrant| (registrant.host_id, notification)));
     }
 
     fn changed(&mut self) {

@@ -69,8 +69,8 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "capsule-12",
-        "NVMe Base 2.2, 6.3, figure 548",
-        "a Connect which asks to disable flow control is answered with SQHD FFFFh, any other is not",
+        "NVMe Base 2.2, 6.3, figure 548; 3.3.2.5",
+        "a Connect which asks to disable flow control is answered with SQHD FFFFh, all behind it with 0; any other is not",
         flow_control_disabled,
     ),
     row(
@@ -212,6 +212,8 @@ fn flow_control_disabled() {
         let sqe = connect(qid, 15, 0).byte(46, attributes);
         let response = io.write(sqe, &crate::fabrics::io_data(cntlid)).succeeded();
         assert_eq!(response.sqhd() == 0xFFFF, disabled, "CATTR {attributes:#b}");
+        let heads = [(); 3].map(|()| io.command(Sqe::new(0).nsid(1)).succeeded().sqhd());
+        assert_eq!(heads, if disabled { [0; 3] } else { [2, 3, 4] });
     }
 }
 

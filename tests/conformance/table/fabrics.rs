@@ -174,7 +174,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     row(
         "fabrics-27",
         "NVMe Base 2.2, 6, figure 541",
-        "properties are the admin queue's: on an I/O queue they are Invalid Command Opcode",
+        "properties are the admin queue's: on an I/O queue they are Invalid Field",
         no_properties_on_io_queues,
     ),
     row(
@@ -423,8 +423,8 @@ fn no_authentication() {
 
 fn no_properties_on_io_queues() {
     let (_admin, mut io) = Queue::both(&Target::new());
-    assert_eq!(io.command(property_get(0, 1)).status(), INVALID_OPCODE);
-    assert_eq!(io.command(property_set(0x14, 0)).status(), INVALID_OPCODE);
+    assert_eq!(io.command(property_get(0, 1)).status(), INVALID_FIELD);
+    assert_eq!(io.command(property_set(0x14, 0)).status(), INVALID_FIELD);
 }
 
 fn keep_alive() {

@@ -90,7 +90,8 @@ pub(crate) const ROWS: &[Requirement] = &[
     row(
         "identify-15",
         "NVMe Base 2.2, 5.1.13.2.1, figure 313",
-        "CTRATT has host identifiers of 128 bits and traffic based keep alive; OAES events of namespaces and access",
+        "CTRATT has host identifiers of 128 bits, which reservations need, and traffic based keep alive; OAES events of \
+         namespaces and access",
         attributes,
     ),
     row(
@@ -282,7 +283,7 @@ fn optional_commands() {
 
 fn attributes() {
     let data = controller();
-    assert_eq!(le(&data, 96, 4), 0x41);
+    assert_eq!(le(&data, 96, 4), 0x4_0041);
     assert_eq!(le(&data, 92, 4), 0x900);
 }
 

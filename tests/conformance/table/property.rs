@@ -103,7 +103,7 @@ pub(crate) const ROWS: &[Requirement] = &[
     row(
         "property-15",
         "NVMe Base 2.2, 5.1.2",
-        "a reset answers held event requests, so that no command of before remains",
+        "a reset lets go of held event requests without a response, and as many can be held again",
         reset_lets_go_of_event_requests,
     ),
 ];
@@ -251,11 +251,10 @@ fn nothing_before_ready() {
 
 fn reset_lets_go_of_event_requests() {
     let (mut queue, _) = Queue::admin(&Target::new());
-    let held = [(); 2].map(|()| queue.submit(Sqe::new(0x0C), &[]));
-    assert!(held.iter().all(|&cid| queue.poll(cid).is_none()));
-    set_cc(&mut queue, 0x0046_0000);
-    for cid in held {
-        let (kind, code, _) = queue.response_to(cid).status();
-        assert_eq!((kind, code), (0, 0x07), "Command Abort Requested");
+    for _ in 0..10 {
+        let held = [(); 4].map(|()| queue.submit(Sqe::new(0x0C), &[]));
+        set_cc(&mut queue, 0x0046_0000);
+        set_cc(&mut queue, ENABLE);
+        assert!(held.iter().all(|&cid| queue.poll(cid).is_none()));
     }
 }

@@ -62,8 +62,8 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "reservation-10",
-        "NVMe Base 2.2, 8.1.22.7",
-        "Preempt and Abort ends what waits of the preempted host with Command Abort Requested or a conflict",
+        "NVMe Base 2.2, 8.1.22.7; 4.2.3, figure 102",
+        "Preempt and Abort ends what waits of the preempted host with Command Aborted due to Preempt and Abort",
         aborting,
     ),
     row(
@@ -101,6 +101,36 @@ pub(crate) const ROWS: &[Requirement] = &[
         "NVMe Base 2.2, 8.1.22; 5.1.13.2.1, figure 313 (ONCS)",
         "ONCS and RESCAP, in both structures of a namespace, offer reservations of all types",
         advertised,
+    ),
+    row(
+        "reservation-17",
+        "NVMe Base 2.2, 8.1.22",
+        "reservation commands of a host without an identifier are Host Identifier Not Initialized",
+        host_without_identifier,
+    ),
+    row(
+        "reservation-18",
+        "NVMe Base 2.2, 8.1.22.7",
+        "Preempt with key 0 takes an all registrants reservation and removes all others; another key removes its own",
+        preempting_all_registrants,
+    ),
+    row(
+        "reservation-19",
+        "NVMe Base 2.2, 8.1.22.7",
+        "a holder which preempts itself has another type and stays registered; who is left hears Released",
+        preempting_oneself,
+    ),
+    row(
+        "reservation-20",
+        "NVMe Base 2.2, 7.8, figure 582 (GEN)",
+        "GEN counts registrations, clears and preempts which succeed, and neither acquires, releases nor failures",
+        generation,
+    ),
+    row(
+        "reservation-21",
+        "NVMe Base 2.2, 8.1.22.4",
+        "a holder which unregisters releases; of an all registrants reservation only the last",
+        unregistering,
     ),
 ];
 
@@ -330,7 +360,7 @@ fn aborting() {
     for held in std::mem::take(&mut a.io.held_reads) {
         a.io.answer_read(&held);
     }
-    assert_eq!(a.io.response_to(write).status(), (0, 0x07, false));
+    assert_eq!(a.io.response_to(write).status(), (0, 0x1B, false));
     assert_eq!((a.written(), b.held()), (SUCCESS, (0, 1)), "what comes later is not concerned");
 }
 
@@ -414,4 +444,75 @@ fn advertised() {
     let mut identify = |cns: u8| a.admin.fetch(Sqe::new(0x06).nsid(1).byte(40, cns), 4096);
     assert_eq!(le(&identify(1), 520, 2) & 1 << 5, 1 << 5);
     assert_eq!((identify(0)[31], identify(8)[2]), (0xFF, 0xFF));
+}
+
+fn host_without_identifier() {
+    let target = Target::new();
+    let [mut a, ..] = parties(&target);
+    let mut nobody = Party::new(&target, [0; 16]);
+    let uninitialized = (0, 0x27, true);
+    assert_eq!(nobody.register(40), uninitialized);
+    assert_eq!(nobody.acquire(1, 0), uninitialized);
+    assert_eq!(nobody.release(1, 0), uninitialized);
+    assert_eq!(nobody.report(64).0.status(), uninitialized);
+    // What it may do goes by the reservations of others.
+    assert_eq!((a.acquire(1, 10), nobody.command(0x02), nobody.written()), (SUCCESS, SUCCESS, CONFLICT));
+}
+
+fn preempting_all_registrants() {
+    let [mut a, mut b, mut c] = parties(&Target::new());
+    assert_eq!(c.register(30), SUCCESS);
+    assert_eq!(a.acquire(5, 10), SUCCESS);
+    assert_eq!(b.preempt(5, 20, 99), CONFLICT);
+    assert_eq!(b.preempt(5, 20, 30), SUCCESS);
+    assert_eq!((b.held(), a.written(), c.written()), ((5, 2), SUCCESS, CONFLICT));
+    assert_eq!(b.preempt(1, 20, 0), SUCCESS);
+    assert_eq!((b.held(), a.written(), b.written()), ((1, 1), CONFLICT, SUCCESS));
+}
+
+fn preempting_oneself() {
+    let [mut a, mut b, _] = parties(&Target::new());
+    assert_eq!(a.acquire(1, 10), SUCCESS);
+    let held = b.admin.submit(Sqe::new(0x0C), &[]);
+    assert_eq!(a.preempt(2, 10, 10), SUCCESS);
+    assert_eq!((a.held(), a.written()), ((2, 2), SUCCESS));
+    assert_eq!(b.admin.response_to(held).succeeded().result(), 0x0080_0006);
+    // A registration is left, a reservation went: type 2.
+    assert_eq!(log(&mut b), (1, 2, 0, 1));
+}
+
+fn generation() {
+    let [mut a, mut b, _] = parties(&Target::new());
+    let mut now = 2;
+    let mut check = |a: &mut Party, status: Status, grows: bool| {
+        assert!(status == SUCCESS || !grows, "{status:?}");
+        now += u64::from(grows);
+        assert_eq!(le(&a.report(64).1, 0, 4), now);
+    };
+    let status = a.acquire(1, 10);
+    check(&mut a, status, false);
+    let status = a.register(10);
+    check(&mut a, status, true);
+    let status = a.register(11);
+    check(&mut a, status, false);
+    let status = a.release(1, 10);
+    check(&mut a, status, false);
+    let status = b.preempt(1, 20, 99);
+    check(&mut a, status, false);
+    let status = b.preempt(1, 20, 10);
+    check(&mut b, status, true);
+    let status = b.ask(0x15, 1, [20, 0]);
+    check(&mut b, status, true);
+}
+
+fn unregistering() {
+    let [mut a, mut b, _] = parties(&Target::new());
+    assert_eq!(a.acquire(1, 10), SUCCESS);
+    assert_eq!(a.ask(0x0D, 1, [10, 0]), SUCCESS);
+    assert_eq!((b.held(), a.written()), ((0, 1), SUCCESS));
+    assert_eq!((a.register(10), b.acquire(6, 20)), (SUCCESS, SUCCESS));
+    assert_eq!(b.ask(0x0D, 1, [20, 0]), SUCCESS);
+    assert_eq!((a.held(), a.written(), b.written()), ((6, 1), SUCCESS, CONFLICT));
+    assert_eq!(a.ask(0x0D, 1, [10, 0]), SUCCESS);
+    assert_eq!((a.held(), b.written()), ((0, 0), SUCCESS));
 }

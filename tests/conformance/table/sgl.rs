@@ -37,8 +37,8 @@ pub(crate) const ROWS: &[Requirement] = &[
     ),
     row(
         "sgl-5",
-        "NVMe RDMA 1.0, 3.3",
-        "a list of descriptors, which MSDBD 1 does not offer, is SGL Descriptor Type Invalid",
+        "NVMe Base 2.2, 3.3.2.1.3; 4.2.3, figure 102",
+        "a list of more descriptors than MSDBD's 1 is Invalid Number of SGL Descriptors, of part of one no segment",
         lists_are_not_taken,
     ),
     row(
@@ -124,8 +124,15 @@ fn unknown_subtypes() {
 }
 
 fn lists_are_not_taken() {
-    for identifier in [0x20, 0x21, 0x30, 0x31] {
+    for identifier in [0x20, 0x21, 0x30] {
         assert_eq!(status_of(identifier), TYPE_INVALID, "{identifier:#04x}");
+    }
+    let (_admin, mut io) = Queue::both(&Target::new());
+    for (length, status) in [(32, 0x0E), (4096, 0x0E), (0, 0x0D), (15, 0x0D), (24, 0x0D)] {
+        let mut sgl = capsule_sgl(0, length);
+        sgl[15] = 0x31;
+        let cid = io.submit(write_of(1).sgl(sgl), &[0; 512]);
+        assert_eq!(io.response_to(cid).status(), (0, status, true), "{length} bytes");
     }
 }
 

@@ -150,7 +150,7 @@ impl Agreed {
         }
         if let Some((held, _)) = replaces {
             if held != kind {
-                self.tell_released(held, name, told);
+                self.tell_others(name, told);
             }
             self.held = Some((kind, name));
         }
@@ -174,9 +174,13 @@ impl Agreed {
 
     fn tell_released(&self, kind: Kind, by: Name, told: &mut Vec<(Name, Notification)>) {
         if kind.includes_registrants() {
-            let others = self.keys.keys().filter(|&&other| other != by);
-            told.extend(others.map(|&other| (other, Notification::ReservationReleased)));
+            self.tell_others(by, told);
         }
+    }
+
+    fn tell_others(&self, by: Name, told: &mut Vec<(Name, Notification)>) {
+        let others = self.keys.keys().filter(|&&other| other != by);
+        told.extend(others.map(|&other| (other, Notification::ReservationReleased)));
     }
 }
 

@@ -324,8 +324,10 @@ impl<F: Fabric> Claimant<F> {
             self.conflicts += 1;
             assert!(might(false), "{} was kept from what it had a right to: {possible:?}", self.name);
         } else if status.is(Status::ABORT_REQUESTED) {
+            assert!(is_unwanted, "{} was aborted by nobody", self.name);
+        } else if status.is(Status::ABORTED_PREEMPT) {
             let is_aborted = |moment: &Moment| moment.aborted.contains(&self.name);
-            assert!(is_unwanted || possible.iter().any(is_aborted), "{} was aborted by nobody", self.name);
+            assert!(possible.iter().any(is_aborted), "{} was preempted by nobody", self.name);
         }
     }
 
