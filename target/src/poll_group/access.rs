@@ -19,9 +19,13 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let refused = subsystem.namespaces().iter().filter_map(|namespace| {
             Some((namespace.nsid, subsystem.ana_state(namespace.ana_group, local).refusal()?))
         });
-        let inaccessible: Vec<(u32, Status)> = refused.collect();
+        let mut inaccessible: Vec<(u32, Status)> = refused.collect();
+        let served: Vec<u32> = subsystem.namespaces().iter().map(|namespace| namespace.nsid).collect();
         let queue = self.name(qp, generation);
         let Some(connection) = self.connection(qp) else { return };
+        // Where a namespace has gone, so has the way to it.
+        let named = connection.qpair.named_namespaces().into_iter().filter(|nsid| !served.contains(nsid));
+        inaccessible.extend(named.map(|nsid| (nsid, Status::INVALID_NAMESPACE)));
         let received = connection.qpair.received();
         let is_lost = |nsid: &u32| connection.qpair.is_way_to(*nsid);
         let lost: Vec<u32> = inaccessible.iter().map(|(nsid, _)| *nsid).filter(is_lost).collect();

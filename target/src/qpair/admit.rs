@@ -29,7 +29,8 @@ impl Qpair {
                 Ok((fuse, first, pointer, work)) => {
                     let in_capsule = matches!(pointer, DataPointer::InCapsule { .. });
                     let message = self.keep(cx, received, in_capsule);
-                    let active = Active { cid: command.cid.get(), pointer, work, message, second: None };
+                    let active =
+                        Active { cid: command.cid.get(), pointer, work, message, second: None, no_way: None };
                     match (fuse, first) {
                         (Fuse::First, _) => self.accept_first(slot, active),
                         (_, Some(first)) => self.accept_second(cx, (first, slot), active),

@@ -152,14 +152,13 @@ impl Qpair {
         let (compared, written, read) = (room(0), room(1), room(2));
         let token = self.token(Kind::Medium, slot);
         let offset = namespace.geometry.bytes(lba);
-        if execution.step == READ
-            && let Some(status) = self.no_way(&execution.active)
-        {
-            return self.fail_fused(cx, (slot, second), execution, status);
-        }
-        if matches!(execution.step, READ | WRITE)
-            && let Some(status) = self.barred(second, self.second(second))
-        {
+        let barred = || self.barred(second, self.second(second));
+        let refusal = match execution.step {
+            READ => self.no_way(&execution.active).or_else(barred),
+            WRITE => barred(),
+            _ => None,
+        };
+        if let Some(status) = refusal {
             return self.fail_fused(cx, (slot, second), execution, status);
         }
         match execution.step {

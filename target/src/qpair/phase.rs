@@ -69,19 +69,39 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// The medium this command still needs, by its number.
-    pub(super) fn medium(&self) -> Option<usize> {
+    /// The command, until its answer is known.
+    pub(super) fn active(&self) -> Option<&Active> {
         match self {
             Self::AwaitBuffer(active)
             | Self::AwaitSecond(active)
             | Self::Second(active)
-            | Self::Held(active) => active.medium(),
+            | Self::Held(active) => Some(active),
             Self::Fetching(execution)
             | Self::Claiming(execution)
             | Self::Fenced(execution)
-            | Self::Executing(execution) => execution.active.medium(),
+            | Self::Executing(execution) => Some(&execution.active),
+            Self::AwaitSend(_) | Self::Responding(_) | Self::Free => None,
+        }
+    }
+
+    /// The medium this command still needs, by its number.
+    pub(super) fn medium(&self) -> Option<usize> {
+        match self {
             Self::AwaitSend(reply) | Self::Responding(reply) => reply.in_place.map(|(medium, _)| medium),
-            Self::Free => None,
+            _ => self.active().and_then(Active::medium),
+        }
+    }
+
+    /// The command, while its medium may not have been asked yet.
+    pub(super) fn waiting(&mut self) -> Option<&mut Active> {
+        match self {
+            Self::AwaitBuffer(active) | Self::AwaitSecond(active) | Self::Second(active) => Some(active),
+            Self::Fetching(execution) | Self::Claiming(execution) | Self::Fenced(execution) => {
+                Some(&mut execution.active)
+            }
+            Self::Free | Self::Held(_) | Self::Executing(_) | Self::AwaitSend(_) | Self::Responding(_) => {
+                None
+            }
         }
     }
 
@@ -121,6 +141,8 @@ pub(super) struct Active {
     pub(super) message: Option<Received>,
     /// The slot of the command fused with this one, if that is the second of two.
     pub(super) second: Option<u16>,
+    /// Why it must not begin any more: its way ended before it did.
+    pub(super) no_way: Option<Status>,
 }
 
 impl Active {

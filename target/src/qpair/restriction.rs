@@ -3,6 +3,8 @@
 //!
 //! To lose access is to refuse what has not begun, whole: a command which is at its medium, or between two operations
 //! there, is finished and answered as if nothing had happened. So none is executed in part.
+use std::collections::BTreeSet;
+
 use ironside_common::nvme::{Status, io};
 use ironside_common::verbs::TargetVerbs;
 
@@ -52,8 +54,8 @@ impl Qpair {
         }
     }
 
-    /// From now on commands of these namespaces are refused with these statuses, and those of all others are not. What
-    /// waits for a buffer is told at once: none may ever come.
+    /// From now on commands of these namespaces are refused with these statuses, and those of all others are not, those
+    /// apart which had not begun before. What waits for a buffer is told at once: none may ever come.
     pub fn set_inaccessible<V: TargetVerbs, S: Services>(
         &mut self,
         cx: &mut Context<'_, V, S>,
@@ -62,14 +64,27 @@ impl Qpair {
         self.inaccessible = inaccessible;
         for index in 0..self.slots.len() {
             let slot = u16::try_from(index).expect("slots are counted by a u16");
+            if let Some(active) = self.slots[index].phase.waiting() {
+                active.no_way = active.no_way.or_else(|| refusal(&self.inaccessible, active));
+            }
             let Phase::AwaitBuffer(active) = &self.slots[index].phase else { continue };
-            let Some(status) = self.no_way(active).filter(|_| active.second.is_none()) else { continue };
+            let Some(status) = active.no_way.filter(|_| active.second.is_none()) else { continue };
             self.await_buffer.retain(|&waiting| waiting != slot);
             self.await_fetch.retain(|&waiting| waiting != slot);
             let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
             self.answer(cx, slot, active, (status, 0), None, None);
         }
         self.advance(cx);
+    }
+
+    /// Namespaces which commands of this queue name.
+    pub fn named_namespaces(&self) -> BTreeSet<u32> {
+        let active = self.slots.iter().filter_map(|slot| slot.phase.active());
+        let named = active.filter_map(|active| match &active.work {
+            Work::Io(namespace, _) => Some(namespace.nsid),
+            Work::Admin(_) => None,
+        });
+        named.collect()
     }
 
     /// Whether this queue is a way to a namespace.
@@ -79,8 +94,7 @@ impl Qpair {
 
     /// Why a command whose medium has not been asked yet must not begin.
     pub(super) fn no_way(&self, active: &Active) -> Option<Status> {
-        let Work::Io(namespace, _) = &active.work else { return None };
-        self.inaccessible.iter().find(|(nsid, _)| *nsid == namespace.nsid).map(|(_, status)| *status)
+        active.no_way.or_else(|| refusal(&self.inaccessible, active))
     }
 
     /// Whether the medium of this namespace, or of any, is at one of the first so many commands.
@@ -115,4 +129,9 @@ impl Qpair {
             && !matches!(request, io::Request::Reservation(_));
         restriction.status(request).or(aborted.then_some(Status::ABORTED_PREEMPT))
     }
+}
+
+fn refusal(inaccessible: &[(u32, Status)], active: &Active) -> Option<Status> {
+    let Work::Io(namespace, _) = &active.work else { return None };
+    inaccessible.iter().find(|(nsid, _)| *nsid == namespace.nsid).map(|(_, status)| *status)
 }
