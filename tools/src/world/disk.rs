@@ -57,6 +57,14 @@ impl Disks {
         self.drives.iter().map(|drive| drive.owners.len()).sum()
     }
 
+    fn is_pending(&self, owner: u32, token: Token) -> bool {
+        let is_it = |drive: &Drive| {
+            let pending = drive.owners.iter().zip(drive.medium.pending());
+            pending.into_iter().any(|(&one, pending)| one == owner && pending.token == token)
+        };
+        self.drives.iter().any(is_it)
+    }
+
     /// What is under way on one drive: whose share it is, and the token of what asked for it.
     pub(super) fn under_way(&self, uuid: Uuid) -> impl Iterator<Item = (u32, Token, &Operation)> {
         let drives = self.drives.iter().filter(move |drive| drive.uuid == uuid);
@@ -192,7 +200,10 @@ impl Medium for Share {
 
     fn cancel(&mut self, token: Token) {
         let mut disks = self.disks.borrow_mut();
-        disks.cancelled.insert((self.number, token.to_bits()));
+        // What has ended already is not there to be cancelled, nor is what may bear its token later.
+        if disks.is_pending(self.number, token) {
+            disks.cancelled.insert((self.number, token.to_bits()));
+        }
     }
 
     fn in_place(&self, _namespace: usize, _offset: u64, _length: u32) -> Option<Sge> {
