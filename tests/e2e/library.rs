@@ -19,7 +19,7 @@ struct Library {
 impl Library {
     fn new(registration: Registration) -> Self {
         let place = tempfile::tempdir().unwrap();
-        let target = Target::serve(place.path(), &["ram:8MiB"]);
+        let target = Target::serve(place.path(), &["ram:8MiB,lba=512"]);
         let address = SocketAddr::from(([127, 0, 0, 1], target.port));
         let host_nqn = "nqn.2014-08.org.example:library".parse().unwrap();
         let host = HostOptions::new(address, target.nqn.parse().unwrap(), host_nqn, Uuid::from_u128(7));

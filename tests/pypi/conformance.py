@@ -363,7 +363,7 @@ def test_sgl_types(target):
         queue = connected.io[0]
         for kind in (0x00, 0x10, 0x20, 0x30, 0x31, 0x5A, 0x42, 0x4E, 0xF0):
             sgl = keyed_sgl(0x1000, BLOCK, 0x1234, kind)
-            expect(io(queue, nvme.WRITE, 0, 1, sgl=sgl), SGL_TYPE, INVALID_FIELD, SGL_LENGTH, SGL_OFFSET, (0, 0x0D))
+            expect(io(queue, nvme.WRITE, 0, 1, sgl=sgl), SGL_TYPE, INVALID_FIELD, SGL_LENGTH, SGL_OFFSET, (0, 0x0D), (0, 0x0E))
         for flags in (0x00, 0x80, 0xC0):
             expect(io(queue, nvme.READ, 0, 1, into=BLOCK, flags=flags), INVALID_FIELD)
             expect(connected.admin.execute(nvme.IDENTIFY, 0, (1,), into=4096, flags=flags), INVALID_FIELD)

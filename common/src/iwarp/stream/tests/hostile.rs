@@ -57,7 +57,10 @@ impl Victim {
         let header = segment.header_length();
         let mut expected = vec![0; header];
         segment.write_header(&mut expected);
-        assert_eq!(&payload[6..6 + header], expected, "the offending header comes back");
+        // Of a Read Request DDP's part comes back, and all where its source was wrong.
+        let is_whole = !matches!(segment, Segment::ReadRequest(_)) || matches!(fault, Fault::ReadSource(_));
+        let brought = if is_whole { header } else { header - 28 };
+        assert_eq!(payload[6..6 + brought], expected[..brought], "the offending header comes back");
         assert_eq!(events(&mut self.stream), [completed(1, WcStatus::Flushed)]);
         assert_eq!(self.stream.receive(&[1, 2, 3], &self.memory), Ok(3));
         assert!(take(&mut self.stream, &self.memory, usize::MAX).is_empty());
