@@ -116,6 +116,12 @@ impl Host {
         }
     }
 
+    /// Whether all that is missing is what the controller makes of our response.
+    #[must_use]
+    pub const fn awaits_verdict(&self) -> bool {
+        matches!(self.state, State::AwaitSuccess1(_))
+    }
+
     /// The message has been taken.
     pub fn sent(&mut self) {
         self.state = match std::mem::replace(&mut self.state, State::Failed(HostError::Message)) {

@@ -210,6 +210,11 @@ fn remedy_of_attach(options: &HostOptions, error: &AttachError) -> Option<String
         AttachError::Connect(ConnectError::Authentication { error: HostError::Refused(_), .. }) => {
             "--dhchap-secret-file has to hold what the target has as key-file for this host; its log may say more".into()
         }
+        // A Linux target may hang up before its answer is out; so may a network break.
+        AttachError::Connect(ConnectError::Broken { doing: Doing::AwaitVerdict(_), .. }) => {
+            "if it does so again the two do not have the same key: --dhchap-secret-file has to hold what the target has for this host"
+                .into()
+        }
         AttachError::Connect(ConnectError::InvalidParameter { .. }) => {
             "ironside discover shows the subsystems this host may connect to".into()
         }

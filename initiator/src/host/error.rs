@@ -21,6 +21,8 @@ pub enum Doing {
     Connect(u16),
     /// DH-HMAC-CHAP on a queue.
     Authenticate(u16),
+    /// Waiting for what the controller makes of our response.
+    AwaitVerdict(u16),
     Get(PropertyId),
     Set(PropertyId),
     Enable,
@@ -42,6 +44,13 @@ impl fmt::Display for Doing {
             Self::Connect(queue) => write!(f, "Fabrics Connect of I/O queue {queue}"),
             Self::Authenticate(0) => f.write_str("authenticating on the admin queue"),
             Self::Authenticate(queue) => write!(f, "authenticating on I/O queue {queue}"),
+            Self::AwaitVerdict(queue) => {
+                write!(
+                    f,
+                    "{}, waiting for the controller to accept the host's secret",
+                    Self::Authenticate(*queue)
+                )
+            }
             Self::Get(property) => write!(f, "reading {property}"),
             Self::Set(property) => write!(f, "writing {property}"),
             Self::Enable => f.write_str("enabling the controller"),

@@ -286,6 +286,7 @@ impl Setup {
         match &self.step {
             Step::Dial(queue) => Doing::Dial(*queue),
             Step::Connect(queue) => Doing::Connect(*queue),
+            Step::Authenticate(queue, machine) if machine.awaits_verdict() => Doing::AwaitVerdict(*queue),
             Step::Authenticate(queue, _) => Doing::Authenticate(*queue),
             Step::GetCapabilities | Step::GetCapabilitiesAgain => Doing::Get(PropertyId::CAP),
             Step::Configure => Doing::Set(PropertyId::CC),

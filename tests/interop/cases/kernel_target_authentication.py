@@ -55,7 +55,8 @@ def run(lab):
             status, said = ask()
             assert status == 4 and "--dhchap-secret-file" in said, said
             status, said = ask("--dhchap-secret-file", files["other"])
-            assert status == 4 and "do not have the same key" in said, said
+            # The kernel hangs up behind its answer, which gets lost where its driver is slow to send.
+            assert status in (3, 4) and "do not have the same key" in said, said
             status, said = ask(*good, "--dhchap-ctrl-secret-file", files["other"])
             assert status == 4 and "does not know the controller secret" in said, said
         guest.release(f"after-{hash_name}")
