@@ -11,6 +11,7 @@ use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use super::async_event::Notice;
 use super::{Controller, Reply, discovery, error_log};
+use crate::catalog::{ANA_GROUP_MAX, NSID_MAX};
 
 /// The pages of a controller with namespaces.
 const PAGES: [LogPageId; 9] = [
@@ -148,7 +149,12 @@ impl Controller {
             page.extend_from_slice(descriptor.as_bytes());
             page.extend(nsids.into_iter().flat_map(u32::to_le_bytes));
         }
-        window.page(page.as_slice())
+        // Hosts ask in parts for as much as all groups and namespaces there may be would take (nvme-cli does).
+        let groups = u64::from(ANA_GROUP_MAX) * size_of::<AnaGroup>() as u64;
+        let namespaces = u64::from(NSID_MAX) * size_of::<u32>() as u64;
+        window.check(size_of::<AnaHeader>() as u64 + groups + namespaces)?;
+        window.put(0, page.as_slice());
+        Ok(())
     }
 
     fn error_log(&self, window: &mut Window<'_>) -> Result<(), Status> {
