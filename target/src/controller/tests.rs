@@ -156,7 +156,7 @@ fn a_linux_host_connects() {
     let identified: ControllerData = read(&host.identify(Cns::CONTROLLER, 0).unwrap());
     assert_controller_suits_linux(&identified);
     let effects: Effects = read(&host.log(GetLogPage::new(LogPageId::EFFECTS, 0, 4096)).unwrap());
-    assert_eq!((effects.io[1].get(), effects.io[2].get(), effects.io[0x19].get()), (3, 1, 0));
+    assert_eq!((effects.io[1].get(), effects.io[2].get(), effects.io[0x19].get()), (3, 1, 3));
     assert_eq!(effects.io[0x0D].get(), 1, "Reservation Register");
     let smart: Smart = read(&host.log(GetLogPage::new(LogPageId::SMART, ALL_NAMESPACES, 512)).unwrap());
     assert_eq!(smart.critical_warning, 0);

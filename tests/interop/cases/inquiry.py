@@ -120,6 +120,6 @@ def check_logs(guest):
     assert guest.json("fw.json")["nvme0"]["Active Firmware Slot (afi)"] == 1, guest.said("fw.json")
     assert not guest.said("changed.txt").strip(), guest.said("changed.txt")
     features = guest.said("features.txt")
-    # The write cache is on, namespace events are, and the host is believed dead after seven seconds.
-    for id, value in (("0x06", "0x00000001"), ("0x07", "00000000"), ("0x0b", "0x00000100"), ("0x0f", "0x00001b58")):
+    # The write cache is on, events of namespaces and of ways to them are, and the host is believed dead after seven seconds.
+    for id, value in (("0x06", "0x00000001"), ("0x07", "00000000"), ("0x0b", "0x00000900"), ("0x0f", "0x00001b58")):
         assert re.search(rf"get-feature:{id} .*value:{value}$", features, re.M), features
