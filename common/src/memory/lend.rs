@@ -223,7 +223,7 @@ mod tests {
     fn memory_comes_home_from_whoever_knows_it_last() {
         let own = Own::new(vec![9_u8; 10]);
         let region = Arc::clone(own.region());
-        assert!(region.is_of_others() && !region.is_whole_pages());
+        assert!(region.is_passing() && !region.is_whole_pages());
         let last = thread::spawn(move || drop(region));
         assert_eq!(own.into_inner(), [9; 10]);
         last.join().unwrap();

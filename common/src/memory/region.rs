@@ -23,6 +23,8 @@ pub struct Region {
     mapping: (NonNull<u8>, usize),
     /// Whether several threads touch it.
     shared: bool,
+    /// Whether it is registered for a while only.
+    passing: bool,
     /// What holds the memory, if it is somebody else's.
     keeper: Option<Arc<dyn Any + Send + Sync>>,
     /// [`PINNED`], and how many discards are under way.
@@ -46,7 +48,15 @@ impl Region {
     /// # Errors
     /// When the system has no such address space left.
     pub fn new(length: usize) -> io::Result<Arc<Self>> {
-        Self::map(length, false)
+        Self::map(length, false, false)
+    }
+
+    /// A region for one reactor which ends before what lends it does: peers are lent it for single commands only.
+    ///
+    /// # Errors
+    /// When the system has no such address space left.
+    pub fn new_passing(length: usize) -> io::Result<Arc<Self>> {
+        Self::map(length, false, true)
     }
 
     /// A region which several threads may read and write at once. A large one lies in huge pages, if the
@@ -55,10 +65,10 @@ impl Region {
     /// # Errors
     /// When the system has no such address space left.
     pub fn new_shared(length: usize) -> io::Result<Arc<Self>> {
-        Self::map(length, true)
+        Self::map(length, true, false)
     }
 
-    fn map(length: usize, shared: bool) -> io::Result<Arc<Self>> {
+    fn map(length: usize, shared: bool, passing: bool) -> io::Result<Arc<Self>> {
         let huge = shared && length >= HUGE_PAGE;
         let mapped =
             length.checked_add(if huge { HUGE_PAGE } else { 0 }).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -71,7 +81,7 @@ impl Region {
         // SAFETY: a huge page more than `length` was mapped, and the next boundary of one is nearer than that.
         let base = unsafe { start.add(skipped) };
         let (mapping, discards) = ((start, mapped), AtomicU32::new(0));
-        let region = Self { base, length, mapping, shared, keeper: None, discards };
+        let region = Self { base, length, mapping, shared, passing, keeper: None, discards };
         if huge {
             region.prefer_huge_pages();
         }
@@ -86,13 +96,14 @@ impl Region {
     pub(super) unsafe fn of_others(bytes: NonNull<[u8]>, keeper: Arc<dyn Any + Send + Sync>) -> Arc<Self> {
         let (base, length, keeper) = (bytes.cast(), bytes.len(), Some(keeper));
         let (mapping, discards) = ((base, length), AtomicU32::new(PINNED));
-        Arc::new(Self { base, length, mapping, shared: false, keeper, discards })
+        Arc::new(Self { base, length, mapping, shared: false, passing: true, keeper, discards })
     }
 
-    /// Whether the memory is somebody else's: it is lent to peers for single commands only, whatever may be done with ours.
+    /// Whether it ends before what lends it does, as somebody else's memory may: it is lent to peers for single commands
+    /// only, whatever may be done with what stays.
     #[must_use]
-    pub const fn is_of_others(&self) -> bool {
-        self.keeper.is_some()
+    pub const fn is_passing(&self) -> bool {
+        self.passing
     }
 
     /// Whether it begins and ends with a page, so that it can be registered where it lies.
@@ -175,7 +186,7 @@ impl Region {
     /// Asks for huge pages where the region is large, of which tables of its pages need fewer entries. To be called before
     /// the whole of it comes into use. What the system gives is its own affair.
     pub fn prefer_huge_pages(&self) {
-        if self.is_of_others() || self.length < HUGE_PAGE {
+        if self.keeper.is_some() || self.length < HUGE_PAGE {
             return;
         }
         // SAFETY: the mapping is our own, and the advice changes nothing of what is in it.

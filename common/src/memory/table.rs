@@ -54,7 +54,7 @@ impl Memory {
     /// If there is no such region.
     #[must_use]
     pub fn lends(&self, lkey: u32, registration: Registration) -> Registration {
-        registration.for_memory(self.regions.borrow()[index(lkey)].is_of_others())
+        registration.for_memory(self.regions.borrow()[index(lkey)].is_passing())
     }
 
     /// Whether this number is still the one of this region.

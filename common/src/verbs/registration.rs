@@ -16,12 +16,12 @@ pub enum Registration {
 }
 
 impl Registration {
-    /// How memory is lent: the pool's is the provider's own, and lasts as long as it; somebody else's is lent for single
-    /// commands only, so that its owner has it alone between them.
+    /// How memory is lent: the pool's lasts as long as the provider; what passes before, as somebody else's does, is lent
+    /// for single commands only, so that its owner has it alone between them.
     #[must_use]
-    pub const fn for_memory(self, of_others: bool) -> Self {
+    pub const fn for_memory(self, passing: bool) -> Self {
         match self {
-            Self::Pool if of_others => Self::Dynamic,
+            Self::Pool if passing => Self::Dynamic,
             other => other,
         }
     }

@@ -249,7 +249,8 @@ struct Buffer {
 impl Buffer {
     fn new(memory: &Memory, region: Arc<Region>) -> io::Result<Self> {
         let in_place = region.is_whole_pages();
-        let region = if in_place { region } else { Region::new(region.len().next_multiple_of(PAGE))? };
+        let region =
+            if in_place { region } else { Region::new_passing(region.len().next_multiple_of(PAGE))? };
         Ok(Self { lkey: memory.register(region), in_place, at_work: false, released: false })
     }
 }

@@ -11,7 +11,7 @@ EXPECTED = (
 
 def run(lab):
     port = free_port()
-    namespace, state = f"{lab.place}/volume,size=64MiB", ("--state-dir", str(lab.place / "state"))
+    namespace, state = f"{lab.place}/volume,size=64MiB,lba=4096", ("--state-dir", str(lab.place / "state"))
     with lab.target("--namespace", namespace, *state, port=port) as target:
         guest = lab.start_guest(
             """

@@ -210,9 +210,9 @@ impl Adapter {
         self.lends.unwrap_or_default()
     }
 
-    /// Whether a piece is of memory which is not ours.
-    pub(super) fn is_of_others(&self, sge: Sge) -> bool {
-        self.memory.region(sge.lkey).is_of_others()
+    /// Whether a piece is of memory which is not there for long.
+    pub(super) fn is_passing(&self, sge: Sge) -> bool {
+        self.memory.region(sge.lkey).is_passing()
     }
 
     /// The key under which peers reach a piece, where regions are registered for them.

@@ -69,7 +69,7 @@ impl Lending {
         let rkey = match self {
             Self::Nothing => return Err(io::Error::other("nothing can be lent any more")),
             Self::Windows(windows) => windows[usize::from(mr.0)].next_key(),
-            Self::Pool(_) if !adapter.is_of_others(sge) => adapter.key(sge)?,
+            Self::Pool(_) if !adapter.is_passing(sge) => adapter.key(sge)?,
             Self::Pool(places) | Self::Dynamic(places) => {
                 let registered = adapter.register_for_peer(sge, rights(access))?;
                 places[usize::from(mr.0)].insert(registered).rkey()
