@@ -367,11 +367,13 @@ impl Agreement {
         let first_of = |list: &[Notification]| list.iter().position(|&one| one == read);
         if notices.due.first() == Some(&read) {
             notices.due.remove(0);
+        } else if is_soon {
+            // Of a command which may yet turn out to be the reason; if it does not, something that may have happened was.
+            notices.early.push(read);
         } else if let Some(index) = first_of(&notices.maybe) {
             notices.maybe.remove(index);
         } else {
-            assert!(is_soon, "{name} is told of {read:?} for no reason: {notices:?}");
-            notices.early.push(read);
+            panic!("{name} is told of {read:?} for no reason: {notices:?}");
         }
     }
 
