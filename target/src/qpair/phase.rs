@@ -146,12 +146,17 @@ pub(super) struct Active {
 }
 
 impl Active {
-    /// The medium of an I/O command, by its number.
-    pub(super) fn medium(&self) -> Option<usize> {
+    /// The namespace of an I/O command.
+    pub(super) fn namespace(&self) -> Option<&Namespace> {
         match &self.work {
-            Work::Io(namespace, _) => Some(namespace.medium),
+            Work::Io(namespace, _) => Some(namespace),
             Work::Admin(_) => None,
         }
+    }
+
+    /// The medium of an I/O command, by its number.
+    pub(super) fn medium(&self) -> Option<usize> {
+        self.namespace().map(|namespace| namespace.medium)
     }
 
     /// The blocks an I/O command is about; all of them where only its data will tell.

@@ -65,7 +65,8 @@ impl Qpair {
         for index in 0..self.slots.len() {
             let slot = u16::try_from(index).expect("slots are counted by a u16");
             if let Some(active) = self.slots[index].phase.waiting() {
-                active.no_way = active.no_way.or_else(|| refusal(&self.inaccessible, active));
+                active.no_way =
+                    active.no_way.or_else(|| refusal(&self.inaccessible, active.namespace()?.nsid));
             }
             let Phase::AwaitBuffer(active) = &self.slots[index].phase else { continue };
             let Some(status) = active.no_way.filter(|_| active.second.is_none()) else { continue };
@@ -80,11 +81,7 @@ impl Qpair {
     /// Namespaces which commands of this queue name.
     pub fn named_namespaces(&self) -> BTreeSet<u32> {
         let active = self.slots.iter().filter_map(|slot| slot.phase.active());
-        let named = active.filter_map(|active| match &active.work {
-            Work::Io(namespace, _) => Some(namespace.nsid),
-            Work::Admin(_) => None,
-        });
-        named.collect()
+        active.filter_map(|active| Some(active.namespace()?.nsid)).collect()
     }
 
     /// Whether this queue is a way to a namespace.
@@ -94,7 +91,7 @@ impl Qpair {
 
     /// Why a command whose medium has not been asked yet must not begin.
     pub(super) fn no_way(&self, active: &Active) -> Option<Status> {
-        active.no_way.or_else(|| refusal(&self.inaccessible, active))
+        active.no_way.or_else(|| refusal(&self.inaccessible, active.namespace()?.nsid))
     }
 
     /// Whether the medium of this namespace, or of any, is at one of the first so many commands.
@@ -112,10 +109,8 @@ impl Qpair {
 
     /// Why a request of this namespace must not begin.
     pub(super) fn conflict(&self, nsid: u32, request: &io::Request) -> Option<Status> {
-        if let Some((_, status)) = self.inaccessible.iter().find(|(one, _)| *one == nsid) {
-            return Some(*status);
-        }
-        self.restrictions.iter().find(|one| one.nsid == nsid)?.status(request)
+        let restriction = || self.restrictions.iter().find(|one| one.nsid == nsid)?.status(request);
+        refusal(&self.inaccessible, nsid).or_else(restriction)
     }
 
     /// Why a command which has begun must not reach the medium: it may have waited while a reservation changed.
@@ -131,7 +126,6 @@ impl Qpair {
     }
 }
 
-fn refusal(inaccessible: &[(u32, Status)], active: &Active) -> Option<Status> {
-    let Work::Io(namespace, _) = &active.work else { return None };
-    inaccessible.iter().find(|(nsid, _)| *nsid == namespace.nsid).map(|(_, status)| *status)
+fn refusal(inaccessible: &[(u32, Status)], nsid: u32) -> Option<Status> {
+    inaccessible.iter().find(|(one, _)| *one == nsid).map(|(_, status)| *status)
 }
