@@ -71,6 +71,8 @@ fn bracket_hint(address: &SocketAddr) -> String {
 pub fn serve(config: Config, file: Option<PathBuf>) -> Result<(), ServeError> {
     let signals = block_signals()?;
     raise_open_files();
+    // Before anybody hears that it serves: what it holds open then is what it holds open when idle.
+    let signals = SignalFd::new(&signals).map_err(ServeError::Signals)?;
     let mut daemon = Daemon::start(config, file)?;
     announce(daemon.catalog(), daemon.config());
     let failed = serve_until_told(&mut daemon, &signals);
@@ -79,10 +81,9 @@ pub fn serve(config: Config, file: Option<PathBuf>) -> Result<(), ServeError> {
 }
 
 /// Until a signal says stop, or a reactor fails.
-fn serve_until_told(daemon: &mut Daemon, signals: &SigSet) -> Result<(), ServeError> {
-    let descriptor = SignalFd::new(signals).map_err(ServeError::Signals)?;
+fn serve_until_told(daemon: &mut Daemon, signals: &SignalFd) -> Result<(), ServeError> {
     loop {
-        match wait(&descriptor, LOOK_INTERVAL).map_err(ServeError::Signals)? {
+        match wait(signals, LOOK_INTERVAL).map_err(ServeError::Signals)? {
             Some(Signal::SIGHUP) => reload(daemon),
             Some(_) => return Ok(()),
             None if daemon.has_failed() => return Ok(()),

@@ -122,7 +122,7 @@ fn a_file_that_may_not_be_written_is_served_only_as_such() {
 
     let path = volume.to_str().unwrap();
     let refused = Command::new(program("ironside-target"))
-        .args(["serve", "--allow-any-host", "--listen", "127.0.0.1:0", "--namespace", path])
+        .args(["serve", "--allow-any-host", "--listen", "127.0.0.1:4499", "--namespace", path])
         .env("XDG_STATE_HOME", directory.path())
         .stdin(Stdio::null())
         .output()

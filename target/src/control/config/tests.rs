@@ -104,6 +104,7 @@ fn a_wrong_type_or_value_is_told_with_its_line_and_key() {
     assert!(refused("crc = \"maybe\"").contains("none of on, off and peer"));
     assert!(refused("io-poll = \"on\"").contains("neither auto nor off"));
     assert!(refused("listen = [\"localhost\"]").contains("not an address"));
+    assert!(refused("listen = [\"127.0.0.1:0\"]").contains("name the port"));
     assert!(refused("subsystem = 1").contains("takes tables"));
     assert!(refused("[[subsystem]]\nnqn = \"iqn.x\"").contains("begins with \"nqn.\""));
     assert!(refused("[[subsystem]]\nserial = \"123456789012345678901\"").contains("1 to 20"));

@@ -20,6 +20,8 @@ pub enum ValueError {
     Blocks,
     #[error("`{0}` is not an address: write 192.0.2.1:4420 or [2001:db8::1]:4420")]
     Address(String),
+    #[error("hosts cannot connect to port 0, which `{0}` names; name the port, as 192.0.2.1:{DEFAULT_PORT}")]
+    NoPort(String),
     #[error("a logical block has 512 or 4096 bytes, not {0}")]
     BlockSize(String),
     #[error("`{0}` is none of on, off and peer")]
@@ -227,9 +229,12 @@ impl FromStr for Serial {
 /// If it is none.
 pub(super) fn address(text: &str) -> Result<SocketAddr, ValueError> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
-    text.parse()
+    let address: SocketAddr = text
+        .parse()
         .or_else(|_| bare.parse().map(|ip: IpAddr| SocketAddr::new(ip, DEFAULT_PORT)))
-        .map_err(|_| ValueError::Address(text.into()))
+        .map_err(|_| ValueError::Address(text.into()))?;
+    // Whichever port the system picked, hosts would be told zero by discovery.
+    if address.port() == 0 { Err(ValueError::NoPort(text.into())) } else { Ok(address) }
 }
 
 pub(super) fn ana_state(text: &str) -> Result<AnaState, ValueError> {
