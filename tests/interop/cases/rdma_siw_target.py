@@ -13,7 +13,7 @@ def run(lab):
         connect 10.0.2.15 4420 "$NQN" 1
         exercise "$device"
         # What is larger than a capsule takes is fetched by RDMA Reads.
-        for job in "randrw 4k 2m 32" "randwrite 16k 4m 128" "randrw 8k 2m 4" "write 1m 8m 4"; do
+        for job in "randwrite 16k 4m 128" "randrw 8k 2m 4"; do
             step "fio $job"
             verify_with_fio "$device" $job
         done

@@ -4,4 +4,4 @@ import smoke
 
 
 def run(lab):
-    smoke.run(lab, suite="own", queues="2")
+    smoke.run(lab, suite="own", queues=2)
