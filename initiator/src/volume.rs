@@ -61,6 +61,8 @@ pub enum IoError {
     Medium,
     #[error("a reservation of another host forbids it")]
     ReservationConflict,
+    #[error("the controller said that it has read, but did not write all of the data")]
+    NoData,
     #[error("the controller answered: {0}")]
     Refused(Status),
     #[error("the controller could not be reached within the time allowed")]
@@ -98,6 +100,7 @@ impl IoError {
             Self::ReadOnly => libc::EROFS,
             Self::ReservationConflict => libc::EBUSY,
             Self::Medium
+            | Self::NoData
             | Self::Refused(_)
             | Self::ConnectionLost
             | Self::Path(_)

@@ -83,7 +83,7 @@ impl Host {
             let queue = self.queues.swap_remove(index);
             verbs.destroy(queue.qp());
             for owner in queue.into_unfinished() {
-                if let Owner::Part(part) = owner {
+                if let Owner::Part(part, _) = owner {
                     self.requests.lost(part);
                 }
             }

@@ -1,11 +1,13 @@
 //! What the provider says, handed to whom it concerns: the connection being made, a queue, or nobody any more.
+use ironside_common::nvme::Status;
 use ironside_common::time::Time;
 use ironside_common::verbs::{CmEvent, Connections, Event, HostVerbs, QpHandle, Received, RejectReason, Wc};
 
 use super::queue::{Finished, Queue, QueueParameters};
+use super::requests::Part;
 use super::setup::Ask;
-use super::{Fault, Host, HostEvent, Owner, Phase};
-use crate::volume::Operation;
+use super::{Fault, Host, HostEvent, Mark, Owner, Phase};
+use crate::volume::{IoError, Operation};
 
 impl Host {
     /// Takes one event of the provider.
@@ -57,26 +59,33 @@ impl Host {
         now: Time,
     ) {
         match finished.owner {
-            Owner::Part(part) => {
-                self.counters.commands += 1;
-                match finished.result {
-                    Ok(_) => {
-                        let work = self.requests.work(&part);
-                        match work.operation {
-                            Operation::Read => self.counters.bytes_read += work.length,
-                            Operation::Write { .. } => self.counters.bytes_written += work.length,
-                            _ => {}
-                        }
-                    }
-                    Err(_) => self.counters.errors += 1,
-                }
+            Owner::Part(part, mark) => {
                 let result = finished.result.map(drop).map_err(|refusal| refusal.status);
-                self.requests.answered(part, result, now);
+                self.on_part(part, mark, result, now);
             }
             Owner::Step => self.on_step(verbs, finished.result, now),
             Owner::KeepAlive => self.on_keep_alive(verbs, finished.result, now),
             Owner::AsyncEvent => self.on_async_event(verbs, finished.result, now),
         }
+    }
+
+    fn on_part(&mut self, part: Part, mark: Mark, result: Result<(), Status>, now: Time) {
+        self.counters.commands += 1;
+        if result.is_err() {
+            self.counters.errors += 1;
+            return self.requests.answered(part, result, now);
+        }
+        let work = self.requests.work(&part);
+        match (work.operation, work.buffer) {
+            (Operation::Read, Some(buffer)) if !mark.is_gone(&self.memory, buffer) => {
+                self.counters.errors += 1;
+                return self.requests.ended(part, Err(IoError::NoData));
+            }
+            (Operation::Read, _) => self.counters.bytes_read += work.length,
+            (Operation::Write { .. }, _) => self.counters.bytes_written += work.length,
+            _ => {}
+        }
+        self.requests.answered(part, result, now);
     }
 
     fn on_established<V: HostVerbs + Connections>(&mut self, verbs: &mut V, qp: QpHandle, now: Time) {

@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::queue::Data;
 use super::requests::{Part, Work};
-use super::{Fault, Host, Owner, Phase, Scratch, TIMEOUT_CHECK_INTERVAL};
+use super::{Fault, Host, Mark, Owner, Phase, Scratch, TIMEOUT_CHECK_INTERVAL};
 use crate::volume::{IoError, Operation};
 
 impl Host {
@@ -59,7 +59,7 @@ impl Host {
 
     fn check_timeouts<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
         let limit = self.options.io_timeout;
-        let counts = |owner: &Owner| matches!(owner, Owner::Part(_) | Owner::Step);
+        let counts = |owner: &Owner| matches!(owner, Owner::Part(..) | Owner::Step);
         let oldest = self.queues.iter().filter_map(|queue| queue.oldest(counts)).min();
         if oldest.is_some_and(|sent| now.since(sent) >= limit) {
             self.lose(verbs, Fault::CommandTimeout(limit.as_secs()), now);
@@ -87,7 +87,11 @@ impl Host {
         let slot = self.queues[queue].next_slot().expect("the queue has room");
         let scratch = self.range_scratch(queue, slot);
         let (command, data) = self.command(&work, scratch);
-        self.queues[queue].submit(verbs, command, data, Owner::Part(part), now);
+        let mark = match data {
+            Data::In(buffer) => self.marks.set(&self.memory, buffer),
+            Data::None | Data::Out(_) => Mark::default(),
+        };
+        self.queues[queue].submit(verbs, command, data, Owner::Part(part, mark), now);
     }
 
     /// The command for a part. Counts fit their fields: the limits of parts see to it.

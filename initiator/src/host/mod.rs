@@ -21,6 +21,7 @@ mod events;
 mod fault;
 mod io;
 mod keep_alive;
+mod marks;
 mod namespace;
 mod options;
 mod passed;
@@ -45,6 +46,7 @@ use ironside_common::verbs::{Connections, HostVerbs, QpHandle, Sge};
 use crate::volume::{Completed, Geometry, IoError, Request, State, Volume};
 use ending::Then;
 use keep_alive::KeepAlive;
+use marks::{Mark, Marks};
 use queue::Queue;
 use reconnect::{Reconnect, ReconnectPolicy};
 use requests::{Part, Requests};
@@ -119,7 +121,8 @@ enum Owner {
     Step,
     KeepAlive,
     AsyncEvent,
-    Part(Part),
+    /// With what its memory was marked, if it reads.
+    Part(Part, Mark),
 }
 
 #[derive(Debug)]
@@ -174,6 +177,7 @@ pub struct Host {
     /// The state of each ANA group by this controller, as its log had it last.
     access: Vec<(u32, AnaState)>,
     requests: Requests,
+    marks: Marks,
     reconnect: Reconnect,
     closing: bool,
     events: VecDeque<HostEvent>,
@@ -207,6 +211,7 @@ impl Host {
             namespaces: Vec::new(),
             access: Vec::new(),
             requests: Requests::new(options.requests, commands, options.one_of_many),
+            marks: Marks::new(options.host_id),
             reconnect: Reconnect::new(policy),
             closing: false,
             events: VecDeque::new(),

@@ -166,6 +166,12 @@ pub(crate) const ROWS: &[Requirement] = &[
         "a Read beyond what was exposed is remote protection, code 1, one which wraps code 4, and gets not a byte",
         bounds_of_a_read,
     ),
+    row(
+        "host-io-28",
+        "NVMe Base 2.2, 3.3.2.1.2; NVM Command Set 1.2, 3.3.4",
+        "success of a Read whose data was not written, or not to the end, is an error, never data",
+        data_not_written,
+    ),
 ];
 
 /// A connected host which has sent the command for this request, and the command.
@@ -330,6 +336,22 @@ fn wrong_key() {
     assert_eq!(*initiator.lost(), Fault::WrongKey { named: other, exposed: Some(at.0) });
 }
 
+fn data_not_written() {
+    fn told<const WRITTEN: usize>() -> (Initiator, Command) {
+        let answer: fn(&Command) -> _ = |command| {
+            (command.sqe[0] == 2 && command.qid == 1)
+                .then(|| Answer { data: vec![0xA5; WRITTEN], ..Answer::default() })
+        };
+        asked_of(Script { answer, ..Script::default() }, Operation::Read, 0, 16_384)
+    }
+    assert_eq!(told::<16_384>().0.completed[0].result, Ok(()));
+    for (mut initiator, _) in [told::<0>(), told::<4096>(), told::<12_288>(), told::<16_368>()] {
+        assert_eq!(initiator.completed[0].result, Err(IoError::NoData));
+        initiator.submit(Operation::Flush, 0, 0);
+        assert_eq!(initiator.completed[1].result, Ok(()), "the connection stands");
+    }
+}
+
 fn rights_of_a_read() {
     let (mut initiator, command) = unanswered(Operation::Read, 4096);
     initiator.queues[1].send_segment(&read_request(1, (9, 0), 512, command.keyed().0));
@@ -346,10 +368,11 @@ fn bounds_of_a_buffer() {
     for (offset, length, reason) in [(4096, 1, [0x11, 1]), (4095, 2, [0x11, 1]), (-1, 1, [0x11, 1])] {
         let (mut initiator, command) = unanswered(Operation::Read, 4096);
         let (stag, base) = command.keyed().0;
+        let before = initiator.bytes(8192);
         initiator.queues[1].write((stag, base.wrapping_add_signed(offset)), &vec![0; length]);
         initiator.run();
         assert_eq!(terminate(&initiator), reason, "offset {offset}");
-        assert_eq!(initiator.bytes(8192), [0xA5; 8192]);
+        assert_eq!(initiator.bytes(8192), before);
     }
     let (mut initiator, command) = unanswered(Operation::Read, 4096);
     initiator.queues[1].write((command.keyed().0.0, u64::MAX - 3), &[0; 8]);

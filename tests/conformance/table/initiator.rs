@@ -382,7 +382,7 @@ impl Initiator {
         let served = &mut self.queues[command.qid];
         if !answer.data.is_empty() {
             let (at, length) = command.keyed();
-            served.write(at, &answer.data[..length as usize]);
+            served.write(at, &answer.data[..answer.data.len().min(length as usize)]);
         }
         let key =
             (command.sqe[39] == 0x4F && command.keyed().1 > 0 && !answer.plain).then(|| command.keyed().0.0);

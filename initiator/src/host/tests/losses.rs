@@ -28,7 +28,11 @@ fn what_was_in_flight_is_sent_again_on_the_next_connection() {
         assert_eq!(world.host.state(), State::Reconnecting);
         assert!(matches!(world.events[..], [HostEvent::Lost(Fault::Disconnected(_))]), "{:?}", world.events);
         assert!(world.fake.pairs().is_empty(), "all queues of a controller end together");
-        world.submit(3, Operation::Read, 32_768, 512);
+        // Behind what the write still needs.
+        let apart = Some(world.buffer.slice(32_768, 512));
+        let read = Request { buffer: apart, ..world.request(3, Operation::Read, 32_768, 512) };
+        world.host.submit(0, read).unwrap();
+        world.run();
         assert_eq!(world.completed(), None);
         world.target.holds_io = false;
         world.pass(Duration::from_secs(1));
