@@ -12,7 +12,7 @@ use ironside_common::auth::Policy;
 use ironside_common::nvme::Nqn;
 use uuid::Uuid;
 
-pub use self::access::{ANA_GROUP_MAX, Access, CNTLIDS};
+pub use self::access::{ANA_GROUP_MAX, Access, CNTLIDS, ana_groups};
 use crate::backend::OpenMedium;
 use crate::reservation::State;
 
@@ -41,6 +41,11 @@ pub enum CatalogError {
     EmptyNamespace(u32),
     #[error("blocks have 512 to 4096 bytes, not 2^{0}")]
     BlockSize(u8),
+    #[error(
+        "namespace {nsid} is for host {host}, which {subsystem} does not admit: name it in `allow-hosts` of the subsystem \
+         too, or not in that of the namespace"
+    )]
+    StrangeHost { nsid: u32, host: Box<Nqn>, subsystem: Box<Nqn> },
     #[error("a serial number is 1 to 20 printable ASCII characters, not {0:?}")]
     Serial(String),
 }
@@ -171,11 +176,21 @@ pub enum Way {
     Adapter,
 }
 
-/// Which hosts may connect. A name is no secret, which only a [`Key`] adds.
+/// Which hosts may connect, or use a namespace. A name is no secret, which only a [`Key`] adds.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Hosts {
     Any,
     Listed(Vec<Nqn>),
+}
+
+impl Hosts {
+    #[must_use]
+    pub fn allow(&self, host: &Nqn) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Listed(hosts) => hosts.contains(host),
+        }
+    }
 }
 
 /// What a host has to prove before it may use a subsystem.
@@ -229,6 +244,13 @@ impl Subsystem {
             return Err(CatalogError::DuplicateNamespace(nqn.into(), pair[0].nsid));
         }
         namespaces.iter().try_for_each(Namespace::check)?;
+        for namespace in &namespaces {
+            let Hosts::Listed(seen_by) = &namespace.hosts else { continue };
+            if let Some(stranger) = seen_by.iter().find(|host| !hosts.allow(host)) {
+                let (host, subsystem) = (Box::new(*stranger), Box::new(nqn));
+                return Err(CatalogError::StrangeHost { nsid: namespace.nsid, host, subsystem });
+            }
+        }
         let (keys, access) = (Vec::new(), Vec::new());
         Ok(Self { nqn, serial, hosts, keys, listen, namespaces, access, cntlids: None })
     }
@@ -274,10 +296,18 @@ impl Subsystem {
 
     #[must_use]
     pub fn allows(&self, host: &Nqn) -> bool {
-        match &self.hosts {
-            Hosts::Any => true,
-            Hosts::Listed(hosts) => hosts.contains(host),
-        }
+        self.hosts.allow(host)
+    }
+
+    /// The namespaces which this host sees, by number, ascending. For it there are no others.
+    pub fn namespaces_for(&self, host: &Nqn) -> impl Iterator<Item = &Namespace> {
+        self.namespaces.iter().filter(|namespace| namespace.hosts.allow(host))
+    }
+
+    /// The namespace of a number, if this host sees it.
+    #[must_use]
+    pub fn namespace_for(&self, host: &Nqn, nsid: u32) -> Option<&Namespace> {
+        self.namespace(nsid).filter(|namespace| namespace.hosts.allow(host))
     }
 
     #[must_use]
@@ -316,6 +346,8 @@ pub struct Namespace {
     /// Its size. The medium may meanwhile have become larger.
     pub blocks: u64,
     pub read_only: bool,
+    /// Which of the subsystem's hosts see it: for all others its number is that of no namespace.
+    pub hosts: Hosts,
     /// ANAGRPID: of which group of namespaces it is, whose access is the same.
     pub ana_group: u32,
     pub medium: OpenMedium,
@@ -335,6 +367,7 @@ impl Namespace {
             block_shift: u8::try_from(block_shift).expect("a block size has 32 bits"),
             blocks: medium.size() >> block_shift,
             read_only: medium.read_only(),
+            hosts: Hosts::Any,
             ana_group: 1,
             medium,
             kept: None,
@@ -416,6 +449,13 @@ pub(crate) mod tests {
         assert_eq!(a.namespace(7).unwrap().blocks, 1000);
         assert!(a.namespace(3).is_none() && catalog.subsystem(&nqn("c")).is_none());
         assert!(catalog.subsystems().iter().map(Subsystem::nqn).eq(&[nqn("a"), nqn("b")]));
+
+        let one = Namespace { hosts: Hosts::Listed(vec![nqn("h")]), ..namespace(1, 8) };
+        let strange =
+            CatalogError::StrangeHost { nsid: 1, host: nqn("h").into(), subsystem: nqn("a").into() };
+        let others = Hosts::Listed(vec![nqn("i")]);
+        let refused = Subsystem::new(nqn("a"), "S", others, vec![HERE[0].parse().unwrap()], vec![one]);
+        assert_eq!(refused.unwrap_err(), strange);
 
         second.push(subsystem("a", Hosts::Any, HERE, &[]));
         assert_eq!(Catalog::new(2, second).unwrap_err(), CatalogError::DuplicateSubsystem(nqn("a").into()));

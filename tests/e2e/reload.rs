@@ -166,6 +166,42 @@ fn a_host_no_longer_listed_is_sent_away() {
 }
 
 #[test]
+fn a_namespace_is_for_some_hosts_alone() {
+    const HOSTS: [&str; 2] = ["nqn.2014-08.org.example:first", "nqn.2014-08.org.example:second"];
+    let bench = Reloading::new(&["a", "b"]);
+    // The last table of the file is that of the last namespace.
+    let show_to = |host: &str| {
+        write(&bench.place, bench.target.port, &bench.target.nqn, "", &["a", "b"]);
+        let file = bench.place.join("target.toml");
+        let text = fs::read_to_string(&file).unwrap() + &format!("allow-hosts = [{host:?}]\n");
+        fs::write(file, text).unwrap();
+        bench.hang_up()
+    };
+    let port = bench.target.port.to_string();
+    let sees = |host: &str| {
+        let whom = ["id-ns", "-a", "127.0.0.1", "-s", &port, "-n", &bench.target.nqn, "-q", host];
+        bench.initiator.run(&[&whom[..], &["--namespace-id", "2"]].concat()).status.success()
+    };
+    let said = show_to(HOSTS[0]);
+    assert!(
+        said.contains(&format!("reloaded: namespace 2 of {} is for other hosts", bench.target.nqn)),
+        "{said}"
+    );
+    assert_eq!(HOSTS.map(sees), [true, false]);
+    let more = ["--via", "nbd", "--nsid", "2", "-D", "-q", HOSTS[0]];
+    let attached = bench.initiator.connect(&bench.target, &more);
+    let other =
+        bench.initiator.connect(&bench.target, &["--via", "nbd", "--nsid", "1", "-D", "-q", HOSTS[1]]);
+    assert!(reads(&attached) && reads(&other));
+    show_to(HOSTS[1]);
+    assert_eq!(HOSTS.map(sees), [false, true]);
+    eventually("it is gone for the first", || !reads(&attached));
+    assert!(reads(&other), "another namespace suffered");
+    show_to(HOSTS[0]);
+    eventually("it is there for it again", || reads(&attached));
+}
+
+#[test]
 fn listeners_come_and_go() {
     let bench = Reloading::new(&["a"]);
     let other = free_port().to_string();

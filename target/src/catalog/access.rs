@@ -73,16 +73,16 @@ impl Subsystem {
     /// Groups which have a namespace, ascending.
     #[must_use]
     pub fn ana_groups(&self) -> Vec<u32> {
-        let mut groups: Vec<u32> = self.namespaces.iter().map(|namespace| namespace.ana_group).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        groups
+        ana_groups(self.namespaces.iter())
     }
+}
 
-    /// The namespaces of a group, by number, ascending.
-    pub fn namespaces_of(&self, group: u32) -> impl Iterator<Item = &Namespace> {
-        self.namespaces.iter().filter(move |namespace| namespace.ana_group == group)
-    }
+/// The groups of some namespaces, ascending.
+pub fn ana_groups<'a>(namespaces: impl Iterator<Item = &'a Namespace>) -> Vec<u32> {
+    let mut groups: Vec<u32> = namespaces.map(|namespace| namespace.ana_group).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    groups
 }
 
 #[cfg(test)]
@@ -116,7 +116,6 @@ mod tests {
         let of = |nsid, ana_group| Namespace { ana_group, ..namespace(nsid, 8) };
         subsystem.namespaces = vec![of(1, 7), of(2, 1), of(3, 7)];
         assert_eq!(subsystem.ana_groups(), [1, 7]);
-        assert!(subsystem.namespaces_of(7).map(|namespace| namespace.nsid).eq([1, 3]));
         assert!(!subsystem.is_shared() && subsystem.cntlids() == CNTLIDS);
         assert_eq!(subsystem.shared(5..=9).cntlids(), 5..=9);
     }

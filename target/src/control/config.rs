@@ -121,6 +121,8 @@ pub struct Namespace {
     /// `None`: what the device or the file system works with; 4096 bytes in memory.
     pub block_size: Option<BlockSize>,
     pub read_only: bool,
+    /// Which of the subsystem's hosts see it; `None`: all. Never empty.
+    pub hosts: Option<Vec<Nqn>>,
     /// Which group of namespaces it is of (ANAGRPID).
     pub ana_group: u32,
     /// `None`: one made once and kept in the state directory.

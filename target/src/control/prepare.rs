@@ -173,16 +173,18 @@ fn subsystem(
     media: Vec<OpenMedium>,
 ) -> Result<Subsystem, PrepareError> {
     let listen = config.listeners_of(said).into_iter().map(|(address, _)| address).collect();
-    let numbers = said.namespaces.iter().map(|namespace| (namespace.nsid, namespace.ana_group));
     let directory = config.state_directory.clone().or_else(identity::state_directory);
-    let namespaces = numbers
+    let namespaces = said.namespaces.iter();
+    let namespaces = namespaces
         .zip(&identity.uuids)
         .zip(media)
-        .map(|(((nsid, ana_group), uuid), medium)| {
+        .map(|((said, uuid), medium)| {
             let directory = directory.as_deref().filter(|_| medium.outlasts_power_loss());
             let kept = directory.map(|directory| reservations::load(directory, *uuid)).transpose()?.flatten();
             let kept = kept.map(Arc::new);
-            Ok(Namespace { kept, ana_group, ..Namespace::whole(nsid, *uuid, medium) })
+            let seen_by = said.hosts.clone().map_or(Hosts::Any, Hosts::Listed);
+            let whole = Namespace::whole(said.nsid, *uuid, medium);
+            Ok(Namespace { kept, hosts: seen_by, ana_group: said.ana_group, ..whole })
         })
         .collect::<Result<_, ReservationsError>>()?;
     let keys = said.keys.iter().map(key).collect::<Result<Vec<_>, _>>()?;

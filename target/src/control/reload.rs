@@ -34,6 +34,8 @@ pub enum Change {
     NamespaceReopened(Nqn, u32),
     /// It is of this ANA group now.
     NamespaceRegrouped(Nqn, u32, u32),
+    /// Other hosts see it.
+    NamespaceShown(Nqn, u32),
     /// The state of a group at a listener.
     AccessChanged(Nqn, u32, SocketAddr, AnaState),
     HostsChanged(Nqn),
@@ -121,6 +123,8 @@ fn between(old: &Subsystem, new: &Subsystem, changes: &mut Vec<Change>) {
                 let group = next.ana_group;
                 let regrouped = Change::NamespaceRegrouped(nqn, namespace.nsid, group);
                 changes.extend((group != namespace.ana_group).then_some(regrouped));
+                let shown = Change::NamespaceShown(nqn, namespace.nsid);
+                changes.extend((next.hosts != namespace.hosts).then_some(shown));
             }
             None => changes.push(Change::NamespaceRemoved(nqn, namespace.nsid)),
         }
@@ -169,6 +173,7 @@ impl fmt::Display for Change {
             Self::NamespaceRegrouped(nqn, nsid, group) => {
                 write!(f, "namespace {nsid} of {nqn} is of ANA group {group}")
             }
+            Self::NamespaceShown(nqn, nsid) => write!(f, "namespace {nsid} of {nqn} is for other hosts"),
             Self::AccessChanged(nqn, group, at, state) => {
                 write!(f, "ANA group {group} of {nqn} {state} at {at}")
             }
@@ -326,6 +331,23 @@ mod tests {
             !namespace(&writable, 1).read_only,
             "the descriptor was of no use, nor was its lock in the way"
         );
+    }
+
+    #[test]
+    fn other_hosts_of_a_namespace_are_a_change_of_it_alone() {
+        let place = Place::new();
+        let (a, b) = (place.file("a", 1 << 20), place.file("b", 1 << 20));
+        let for_one = b.replace(" }", &format!(", allow-hosts = [{HOST:?}] }}"));
+        let first = prepare(place.config("", &[&a, &b])).unwrap();
+        let second = plan(&first, place.config("", &[&a, &for_one])).unwrap();
+        assert_eq!(told(&first, &second), ["namespace 2 is for other hosts"]);
+        let subsystem = &second.catalog.subsystems()[0];
+        let seen_by = |host: &str| subsystem.namespaces_for(&host.parse().unwrap()).count();
+        assert_eq!([HOST, "nqn.2014-08.org.example:other"].map(seen_by), [2, 1]);
+        let none = b.replace(" }", ", allow-hosts = [] }");
+        let text = format!("[[subsystem]]\nallow-any-host = true\nnamespace = [{none}]\n");
+        let error = Config::parse(Path::new("target.toml"), &text).unwrap_err();
+        assert!(error.to_string().contains("the list is empty"), "{error}");
     }
 
     #[test]

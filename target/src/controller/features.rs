@@ -130,7 +130,7 @@ impl Controller {
     /// A feature of a namespace names one there is, or, where it may, all of them.
     fn check_namespace(&self, nsid: u32, all: bool) -> Result<(), Status> {
         let names_all = all && nsid == ALL_NAMESPACES;
-        let exists = names_all || self.subsystem()?.namespace(nsid).is_some();
+        let exists = names_all || self.namespace(nsid)?.is_some();
         exists.then_some(()).ok_or(Status::INVALID_NAMESPACE)
     }
 

@@ -147,12 +147,12 @@ impl Controller {
         })
     }
 
-    /// The namespace of a number a namespace may have; nothing if it has none now.
+    /// The namespace of a number a namespace may have; nothing if it has none now, or none for this host.
     fn allocatable(&self, nsid: u32) -> Result<Option<&Namespace>, Status> {
         if !(1..=NSID_MAX).contains(&nsid) {
             return Err(Status::INVALID_NAMESPACE);
         }
-        Ok(self.subsystem()?.namespace(nsid))
+        self.namespace(nsid)
     }
 
     fn identify_namespace(&self, namespace: &Namespace) -> Result<NamespaceData, Status> {
@@ -165,7 +165,7 @@ impl Controller {
         if after >= ALL_NAMESPACES - 1 {
             return Err(Status::INVALID_NAMESPACE);
         }
-        let nsids = self.subsystem()?.namespaces().iter().map(|namespace| namespace.nsid);
+        let nsids = self.subsystem()?.namespaces_for(&self.host_nqn).map(|namespace| namespace.nsid);
         write_active_namespaces(out, after, nsids);
         Ok(())
     }

@@ -11,7 +11,7 @@ use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use super::async_event::Notice;
 use super::{Controller, Reply, discovery, error_log};
-use crate::catalog::{ANA_GROUP_MAX, NSID_MAX};
+use crate::catalog::{ANA_GROUP_MAX, NSID_MAX, ana_groups};
 
 /// The pages of a controller with namespaces.
 const PAGES: [LogPageId; 9] = [
@@ -128,7 +128,8 @@ impl Controller {
     /// The state of each group with namespaces for this controller, and its namespaces unless the groups are enough.
     fn access_log(&self, specific: u8, window: &mut Window<'_>) -> Result<(), Status> {
         let subsystem = self.subsystem()?;
-        let groups = subsystem.ana_groups();
+        let seen: Vec<_> = subsystem.namespaces_for(&self.host_nqn).collect();
+        let groups = ana_groups(seen.iter().copied());
         let mut page = Vec::new();
         let header = AnaHeader {
             change_count: self.access_changes.into(),
@@ -138,8 +139,8 @@ impl Controller {
         page.extend_from_slice(header.as_bytes());
         for group in groups {
             let names_all = specific & AnaHeader::GROUPS_ONLY == 0;
-            let nsids: Vec<u32> =
-                subsystem.namespaces_of(group).filter(|_| names_all).map(|one| one.nsid).collect();
+            let of_it = seen.iter().filter(|one| names_all && one.ana_group == group);
+            let nsids: Vec<u32> = of_it.map(|one| one.nsid).collect();
             let descriptor = AnaGroup {
                 group: group.into(),
                 nsids: u32::try_from(nsids.len()).expect("namespaces have a limit").into(),
@@ -167,7 +168,7 @@ impl Controller {
     }
 
     fn smart(&self, now: Time, nsid: u32) -> Result<Smart, Status> {
-        if nsid != 0 && nsid != ALL_NAMESPACES && self.subsystem()?.namespace(nsid).is_none() {
+        if nsid != 0 && nsid != ALL_NAMESPACES && self.namespace(nsid)?.is_none() {
             return Err(Status::INVALID_NAMESPACE);
         }
         let hours = now.since(self.created).as_secs() / SECONDS_AN_HOUR;

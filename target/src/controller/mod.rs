@@ -34,7 +34,7 @@ use self::keep_alive::KeepAlive;
 use self::properties::{Change, Registers};
 use self::reservation_log::ReservationLog;
 use self::timestamp::Timestamp;
-use crate::catalog::{Catalog, Key, Subsystem};
+use crate::catalog::{Catalog, Key, Namespace, Subsystem};
 use crate::qpair::{Counts, Failure};
 use crate::reservation::HostId;
 
@@ -220,7 +220,7 @@ impl Controller {
     /// Which groups there are, of which namespaces, and in which states: what the access log says.
     fn note_changed_access(&mut self, old: &Subsystem, new: &Subsystem) {
         let access = |of: &Subsystem| -> Vec<(u32, u32, AnaState)> {
-            let said = of.namespaces().iter().map(|one| (one.nsid, one.ana_group));
+            let said = of.namespaces_for(&self.host_nqn).map(|one| (one.nsid, one.ana_group));
             said.map(|(nsid, group)| (nsid, group, of.ana_state(group, self.admission.local))).collect()
         };
         if access(old) != access(new) {
@@ -230,12 +230,13 @@ impl Controller {
     }
 
     fn note_changed_namespaces(&mut self, old: &Subsystem, new: &Subsystem) {
-        let differs = |in_one: &Subsystem, nsid: u32| match (in_one.namespace(nsid), new.namespace(nsid)) {
+        let host = &self.host_nqn;
+        let differs = |nsid: &u32| match (old.namespace_for(host, *nsid), new.namespace_for(host, *nsid)) {
             (Some(old), Some(new)) => !old.looks_like(new),
             _ => true,
         };
-        let nsids = old.namespaces().iter().chain(new.namespaces()).map(|namespace| namespace.nsid);
-        let differing: Vec<u32> = nsids.filter(|&nsid| differs(old, nsid)).collect();
+        let seen = old.namespaces_for(host).chain(new.namespaces_for(host));
+        let differing: Vec<u32> = seen.map(|namespace| namespace.nsid).filter(differs).collect();
         if !differing.is_empty() {
             self.changed.extend(differing);
             self.notices.raise(Notice::Namespaces);
@@ -313,6 +314,11 @@ impl Controller {
     /// not find it. The discovery subsystem is in no catalog.
     fn subsystem(&self) -> Result<&Subsystem, Status> {
         self.catalog.subsystem(&self.subnqn).ok_or(Status::INVALID_NAMESPACE)
+    }
+
+    /// The namespace of a number, if its host sees one there.
+    fn namespace(&self, nsid: u32) -> Result<Option<&Namespace>, Status> {
+        Ok(self.subsystem()?.namespace_for(&self.host_nqn, nsid))
     }
 
     /// Whether another target serves its subsystem too.

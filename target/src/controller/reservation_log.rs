@@ -78,8 +78,8 @@ impl Controller {
         if self.host_id != *host {
             return;
         }
-        let namespaces = self.catalog.subsystem(&self.subnqn).map(|subsystem| subsystem.namespaces());
-        let found = namespaces.unwrap_or_default().iter().find(|namespace| namespace.uuid == uuid);
+        let Ok(subsystem) = self.subsystem() else { return };
+        let found = subsystem.namespaces_for(&self.host_nqn).find(|namespace| namespace.uuid == uuid);
         let Some(nsid) = found.map(|namespace| namespace.nsid) else { return };
         if self.reservations.mask(nsid) & notification.mask() == 0 {
             self.reservations.push(nsid, notification);

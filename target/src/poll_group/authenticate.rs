@@ -158,8 +158,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
 
     fn authenticated(&mut self, now: Time, token: Token, progress: Progress) {
         let qp = QpHandle(token.qpair);
-        let Some(Connection { peer, authentication: Some(authentication), subnqn, .. }) = self.connection(qp)
-        else {
+        let Some(Connection { peer, authentication: Some(authentication), .. }) = self.connection(qp) else {
             return;
         };
         let (host, subsystem) = (authentication.host, authentication.subsystem);
@@ -173,12 +172,12 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 authentication.since = None;
                 let admits = authentication.admits.take();
                 tracing::info!(%peer, %host, %subsystem, %hash, %group, again = admits.is_none(), "host authenticated");
-                let subnqn = *subnqn;
+                let connection = self.connections[usize::from(qp.0)].as_ref();
                 let role = match admits {
                     None => return,
                     Some(Admits::Admin) => Role::Admin,
                     Some(Admits::Io) => {
-                        Role::Io(subnqn.and_then(|subnqn| self.view_of(&subnqn)).unwrap_or_default())
+                        Role::Io(connection.and_then(|one| self.view_of(one)).unwrap_or_default())
                     }
                 };
                 if let Some(connection) = self.connection(qp) {

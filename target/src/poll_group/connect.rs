@@ -338,11 +338,13 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     /// The controller's reactor has decided about a queue of ours.
     pub(super) fn on_joined(&mut self, now: Time, queue: QueueName, result: Result<HostId, Refusal>) {
         let Some(connection) = self.named(queue) else { return };
-        let Some(mut joining) = connection.joining.take() else { return };
-        connection.subnqn = Some(joining.subnqn);
+        let Some(subnqn) = connection.joining.as_ref().map(|joining| joining.subnqn) else { return };
+        connection.subnqn = Some(subnqn);
+        let view = self.connections[usize::from(queue.qp.0)].as_ref().and_then(|one| self.view_of(one));
+        let Some(mut joining) = self.connection(queue.qp).and_then(|one| one.joining.take()) else { return };
         let host = joining.membership.host.clone();
         match result {
-            Ok(host_id) => match self.view_of(&joining.subnqn) {
+            Ok(host_id) => match view {
                 Some(view) => {
                     let role = Role::Io(view);
                     // A queue may leave it out of its Connect: its controller knows.

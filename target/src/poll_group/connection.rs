@@ -2,6 +2,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ironside_common::nvme::Nqn;
 use ironside_common::nvme::fabrics::Connect;
 use ironside_common::time::Time;
 use ironside_common::verbs::Token;
@@ -59,6 +60,12 @@ impl Connection {
         let field = self.subnqn.as_ref().map_or(&[][..], |field| field);
         let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
         String::from_utf8_lossy(&field[..end]).into_owned()
+    }
+
+    /// The name of the host whose queue it is or is about to be.
+    pub(super) fn host(&self) -> Option<Nqn> {
+        let joining = || Some(&self.joining.as_ref()?.membership);
+        Nqn::from_field(&self.membership.as_ref().or_else(joining)?.host.nqn).ok()
     }
 
     /// A few stores by the one thread that owns the queue.

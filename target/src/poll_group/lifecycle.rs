@@ -9,7 +9,7 @@ use ironside_common::nvme::io::Geometry;
 use ironside_common::time::Time;
 use ironside_common::verbs::{Connections, QpHandle, TargetVerbs, Token};
 
-use super::{CONNECT_DEADLINE, DRAIN_DEADLINE, Message, PollGroup, Storage, Unanswered, handle};
+use super::{CONNECT_DEADLINE, Connection, DRAIN_DEADLINE, Message, PollGroup, Storage, Unanswered, handle};
 use crate::catalog::Catalog;
 use crate::controller::{Event, TRANSFER_MAX};
 use crate::qpair::{AdminReply, Fault, Namespace};
@@ -209,9 +209,11 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         self.set_views();
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else { continue };
-            let Some(subnqn) = connection.subnqn else { continue };
+            if connection.subnqn.is_none() {
+                continue;
+            }
             // A subsystem that was removed has no namespaces, until its controllers end.
-            let view = self.view_of(&subnqn).unwrap_or_default();
+            let view = self.view_of(connection).unwrap_or_default();
             if let Some(connection) = &mut self.connections[index] {
                 connection.qpair.set_namespaces(view);
             }
@@ -226,10 +228,13 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let mut last = None;
         while let Some(cntlid) = self.controllers.after(last) {
             last = Some(cntlid);
-            if let Some(entry) = self.controllers.get(cntlid) {
-                entry.machine.catalog_changed(&self.catalog);
-            }
+            let Some(entry) = self.controllers.get(cntlid) else { continue };
+            let admin = entry.admin;
+            entry.machine.catalog_changed(&self.catalog);
             self.controller_events(now, cntlid);
+            if self.controllers.get(cntlid).is_none() {
+                self.ending.push(admin);
+            }
         }
     }
 
@@ -253,10 +258,17 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         self.views = self.catalog.subsystems().iter().map(view).collect();
     }
 
-    /// The namespaces of the subsystem named in a Connect.
-    pub(super) fn view_of(&self, subnqn: &[u8; 256]) -> Option<Rc<[Namespace]>> {
-        let index =
-            self.catalog.subsystems().iter().position(|subsystem| subsystem.nqn().to_field() == *subnqn)?;
-        Some(Rc::clone(&self.views[index]))
+    /// The namespaces which the host of an I/O queue sees in its subsystem.
+    pub(super) fn view_of(&self, connection: &Connection) -> Option<Rc<[Namespace]>> {
+        let (subnqn, host) = (connection.subnqn?, connection.host()?);
+        let mut subsystems = self.catalog.subsystems().iter();
+        let index = subsystems.position(|subsystem| subsystem.nqn().to_field() == subnqn)?;
+        let all = &self.views[index];
+        // In the same order: the view was made of these.
+        let seen = self.catalog.subsystems()[index].namespaces().iter().map(|one| one.hosts.allow(&host));
+        if seen.clone().all(|is_seen| is_seen) {
+            return Some(Rc::clone(all));
+        }
+        Some(all.iter().zip(seen).filter(|(_, is_seen)| *is_seen).map(|(one, _)| *one).collect())
     }
 }

@@ -152,6 +152,8 @@ pub struct PollGroup<V, B> {
     reservations: Reservations,
     /// Commands which had begun when their way to a namespace ended: of which queue and namespace, up to which.
     losing: Vec<(QueueName, u32, u64)>,
+    /// Admin queues whose controllers the last version of the catalog ended.
+    ending: Vec<QueueName>,
     outbox: VecDeque<(usize, Message)>,
     /// What authentications have to compute.
     jobs: VecDeque<(QueueName, Job)>,
@@ -200,6 +202,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             quiescing: Vec::new(),
             reservations: Reservations::new(settings.reactor, settings.reactors, &catalog),
             losing: Vec::new(),
+            ending: Vec::new(),
             outbox: VecDeque::new(),
             jobs: VecDeque::new(),
             waiting: VecDeque::new(),

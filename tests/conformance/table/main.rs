@@ -16,6 +16,7 @@ mod host_io;
 mod identify;
 mod initiator;
 mod io;
+mod masking;
 mod mpa;
 mod pipe;
 mod property;
@@ -65,6 +66,7 @@ const AREAS: &[&[Requirement]] = &[
     copy::ROWS,
     reservation::ROWS,
     ana::ROWS,
+    masking::ROWS,
     auth::ROWS,
     mpa::ROWS,
     rdmap::ROWS,

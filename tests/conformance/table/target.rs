@@ -156,6 +156,28 @@ impl Target {
         self.change_open(version, |open| open.shared(cntlids));
     }
 
+    /// From now on one namespace of [`OPEN`], which is alone, is for one host alone.
+    pub(crate) fn show_to(&self, version: u64, nsid: u32, host: &str) {
+        let seen_by = Hosts::Listed(vec![host.parse().expect("a name")]);
+        let shown = |one: Namespace| {
+            let hosts = if one.nsid == nsid { seen_by.clone() } else { Hosts::Any };
+            Namespace { hosts, ..one }
+        };
+        self.serve_to(version, Hosts::Any, [1, 2, 3].map(namespace).map(shown).into());
+    }
+
+    /// From now on it serves [`OPEN`] alone, and that to one host alone.
+    pub(crate) fn admit(&self, version: u64, host: &str) {
+        let hosts = Hosts::Listed(vec![host.parse().expect("a name")]);
+        self.serve_to(version, hosts, [1, 2, 3].map(namespace).into());
+    }
+
+    fn serve_to(&self, version: u64, hosts: Hosts, namespaces: Vec<Namespace>) {
+        let nqn = OPEN.parse().expect("a name");
+        let open = Subsystem::new(nqn, "SERIAL-1", hosts, vec![address()], namespaces);
+        self.take_over(Catalog::new(version, vec![open.expect("it is one")]).expect("it is a catalog"));
+    }
+
     fn change_open(&self, version: u64, change: impl FnOnce(Subsystem) -> Subsystem) {
         let mut subsystems = subsystems(&[1, 2, 3]);
         let open = change(subsystems.swap_remove(0));

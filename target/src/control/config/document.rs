@@ -42,7 +42,8 @@ const SUBSYSTEM: [&str; 10] = [
 ];
 const ANA: [&str; 3] = ["group", "listen", "state"];
 const HOST: [&str; 6] = ["nqn", "key-file", "controller-key-file", "hashes", "groups", "on-key-change"];
-const NAMESPACE: [&str; 9] = ["nsid", "path", "size", "ram", "null", "lba", "read-only", "ana-group", "uuid"];
+const NAMESPACE: [&str; 10] =
+    ["nsid", "path", "size", "ram", "null", "lba", "read-only", "allow-hosts", "ana-group", "uuid"];
 
 pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
     let root = DeTable::parse(text).map_err(|error| {
@@ -180,6 +181,7 @@ fn namespace(table: &Table<'_>, next: &mut u32) -> Result<Namespace, ConfigError
         backing: backing(table)?,
         block_size: table.number("lba", 0, u32::MAX)?.map(|lba| block_size(table, lba)).transpose()?,
         read_only: table.boolean("read-only")?,
+        hosts: table.list("allow-hosts")?,
         ana_group: table.number("ana-group", 1, ANA_GROUP_MAX)?.unwrap_or(1),
         uuid: match table.string("uuid")? {
             Some((text, span)) => Some(uuid(text).map_err(|error| table.bad("uuid", span, error))?),

@@ -259,8 +259,15 @@ impl FromStr for Namespace {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let mut parts = text.split(',');
         let backing = backing(parts.next().unwrap_or_default())?;
-        let mut namespace =
-            Self { nsid: 0, backing, block_size: None, read_only: false, ana_group: 1, uuid: None };
+        let mut namespace = Self {
+            nsid: 0,
+            backing,
+            block_size: None,
+            read_only: false,
+            hosts: None,
+            ana_group: 1,
+            uuid: None,
+        };
         for option in parts {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             match (name, &mut namespace.backing) {
