@@ -19,6 +19,8 @@ use super::BLOCK_SIZE;
 use super::fabric::{Fabric, Pump};
 use super::shadow::{Flush, Shadow, Write};
 
+/// Hosts of this kind there are at most.
+pub(super) const HOSTS_MAX: u8 = 2;
 /// Bytes one command moves at most.
 const MAX_TRANSFER: u32 = 8192;
 /// Blocks of the largest request, more than one command moves.
@@ -37,6 +39,11 @@ pub(super) struct HostSide<F: Fabric> {
     /// Requests which ended well.
     pub(super) succeeded: u64,
     pub(super) failed: u64,
+}
+
+/// The identifier of the host of this number.
+pub(super) fn id(number: u8) -> Uuid {
+    Uuid::from_u128(u128::from(number) + 1)
 }
 
 struct Outstanding {
@@ -84,8 +91,7 @@ impl<F: Fabric> HostSide<F> {
             1 => Registration::Dynamic,
             _ => Registration::Window,
         });
-        let id = Uuid::from_u128(u128::from(number) + 1);
-        let host_nqn = format!("nqn.2014-08.org.nvmexpress:uuid:{id}").parse().expect("an NQN by its form");
+        let (id, host_nqn) = (id(number), super::host_nqn(id(number)));
         let options = HostOptions {
             nr_io_queues: 1 + choices.below(3) as u16,
             queue_size: 16 + choices.below(2) as u16 * 8,

@@ -14,7 +14,8 @@
 //! 9. memory which a program lends in place is out of everybody's reach once its request has ended;
 //! 10. of those who take a block by fused commands, from the same content only one is told that it has;
 //! 11. every answer to a command which reserves is explained by those before it and those at the same time, and nothing
-//!     of a host is at a medium once an answer says that it must not be.
+//!     of a host is at a medium once an answer says that it must not be;
+//! 12. once a namespace is kept from a host, and what had begun has ended, nothing of that host is at its drive.
 //!
 //! (4), (5) and the slots and credits of (3) are asserted by the fabric and the queue pairs themselves.
 mod agreement;
@@ -31,7 +32,7 @@ mod target;
 use std::cell::RefCell;
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Range};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -43,7 +44,7 @@ use ironside_common::time::Time;
 use ironside_target::backend::OpenMedium;
 use ironside_target::catalog::{Access, Catalog, Hosts, Namespace, Subsystem};
 use ironside_target::poll_group::Message;
-use ironside_target::reservation::State;
+use ironside_target::reservation::{HostId, State};
 use uuid::Uuid;
 
 use self::agreement::Agreement;
@@ -63,6 +64,8 @@ const BLOCKS: u64 = 96;
 const BLOCKS_MORE: u64 = 32;
 /// Steps without faults after which everything must have ended.
 const PATIENCE: u32 = 30_000;
+/// The numbers of guests: rivals or claimants.
+const GUESTS: Range<u8> = 150..153;
 /// How far the clock may be turned on while nothing happens: hosts wait this long at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
@@ -121,6 +124,8 @@ struct Faults {
     namespaces: u32,
     /// The ways to a namespace end or come back.
     access: u32,
+    /// A namespace is kept from a host, or from none.
+    masks: u32,
 }
 
 impl Faults {
@@ -132,7 +137,8 @@ impl Faults {
         let medium = if choices.chance(30) { 1 + choices.below(20) } else { 0 };
         let namespaces = if choices.chance(20) { 1 + choices.below(3) } else { 0 };
         let access = if choices.chance(20) { 1 + choices.below(4) } else { 0 };
-        Self { breaks, kills, power, medium, namespaces, access }
+        let masks = if choices.chance(20) { 1 + choices.below(4) } else { 0 };
+        Self { breaks, kills, power, medium, namespaces, access, masks }
     }
 }
 
@@ -179,6 +185,17 @@ fn nqn() -> Nqn {
     "nqn.2014-08.org.example:world".parse().expect("an NQN by its form")
 }
 
+/// The name which a host of this identifier connects by.
+fn host_nqn(id: Uuid) -> Nqn {
+    format!("nqn.2014-08.org.nvmexpress:uuid:{id}").parse().expect("an NQN by its form")
+}
+
+/// The names of all hosts there may be, this one apart.
+fn all_but(host: u8) -> Vec<Nqn> {
+    let others = (0..host::HOSTS_MAX).filter(|&other| other != host).map(host::id);
+    others.chain(GUESTS.map(host_id)).map(host_nqn).collect()
+}
+
 /// What is served: the first namespaces, of so many blocks, each in a group of its own.
 #[derive(Clone, Debug)]
 struct Served {
@@ -187,6 +204,8 @@ struct Served {
     blocks: u64,
     /// The state of each group.
     access: Vec<AnaState>,
+    /// The number of a host, and the namespace it does not see.
+    hidden: Option<(u8, u32)>,
 }
 
 impl Served {
@@ -196,7 +215,11 @@ impl Served {
         let namespace = |nsid, blocks: u64| {
             let medium =
                 OpenMedium::faulty(blocks * u64::from(BLOCK_SIZE), BLOCK_SIZE).expect("a size that fits");
-            Namespace { ana_group: nsid, ..Namespace::whole(nsid, uuid(nsid), medium) }
+            let hosts = match self.hidden {
+                Some((host, hidden)) if hidden == nsid => Hosts::Listed(all_but(host)),
+                _ => Hosts::Any,
+            };
+            Namespace { ana_group: nsid, hosts, ..Namespace::whole(nsid, uuid(nsid), medium) }
         };
         let shared = Namespace { kept, ..namespace(SHARED, SHARED_BLOCKS) };
         let namespaces = (1..=self.present).map(|nsid| namespace(nsid, self.blocks)).chain([shared]);
@@ -214,6 +237,8 @@ struct World<F: Fabric> {
     served: Served,
     /// Namespaces whose ways have ended, though commands may still be at their drives.
     closing: Vec<u32>,
+    /// What is hidden from whom by now, with whatever had begun.
+    masked: Option<(u8, u32)>,
     disks: Rc<RefCell<Disks>>,
     shadows: Vec<Shadow>,
     target: Target<F>,
@@ -237,11 +262,11 @@ impl<F: Fabric> World<F> {
         }
         disks.borrow_mut().add(uuid(SHARED), SHARED_BLOCKS * u64::from(BLOCK_SIZE), BLOCK_SIZE);
         let access = vec![AnaState::OPTIMIZED; count as usize];
-        let served = Served { version: 1, present: count, blocks: BLOCKS, access };
+        let served = Served { version: 1, present: count, blocks: BLOCKS, access, hidden: None };
         let mut target = Target::new(address, Rc::clone(&disks));
         target.start(&mut fabric, &served.catalog(address, None), choices);
         let now = Time::from_nanos(1);
-        let hosts = 1 + choices.below(2) as u8;
+        let hosts = 1 + choices.below(host::HOSTS_MAX.into()) as u8;
         let hosts = (0..hosts)
             .map(|number| HostSide::new(&mut fabric, number, address, nqn(), now, choices))
             .collect();
@@ -253,6 +278,7 @@ impl<F: Fabric> World<F> {
             fabric,
             served,
             closing: Vec::new(),
+            masked: None,
             disks,
             shadows,
             target,
@@ -271,7 +297,7 @@ impl<F: Fabric> World<F> {
     /// Some worlds have rivals, and some have claimants.
     fn invite(&mut self, choices: &mut impl Choices) {
         let guests = choices.below(6);
-        let numbers = 150..152 + choices.below(2) as u8;
+        let numbers = GUESTS.take(2 + choices.below(2) as usize);
         let queues = 1 + choices.below(2) as usize;
         for number in numbers.filter(|_| guests < 2) {
             if guests == 0 {
@@ -291,6 +317,7 @@ impl<F: Fabric> World<F> {
             self.step(choices);
             self.break_something(choices);
             self.check_rights();
+            self.check_masked();
         }
         self.settle(choices);
         self.report.elapsed = self.now.since(Time::ZERO);
@@ -356,11 +383,22 @@ impl<F: Fabric> World<F> {
             return;
         }
         for (host, operation) in self.target.at_medium(uuid(SHARED)) {
-            let name = (150..160).find(|&number| host_id(number).into_bytes() == host);
+            let name = GUESTS.into_iter().find(|&number| host_id(number).into_bytes() == host);
             let name = name.expect("nobody else uses it");
             let may = self.agreement.may(name, operation.modifies());
             assert!(may, "{operation:?} of {name}, which it must not");
         }
+    }
+
+    /// Nothing is at a medium of a host which does not see it.
+    fn check_masked(&mut self) {
+        if self.served.hidden != self.masked && self.target.is_settled(self.served.version) {
+            self.masked = self.served.hidden;
+        }
+        let Some((host, nsid)) = self.masked else { return };
+        let is_its = |(name, _): &(HostId, _)| *name == host::id(host).into_bytes();
+        let found = self.target.at_medium(uuid(nsid)).into_iter().find(is_its);
+        assert!(found.is_none(), "{found:?} of host {host} at namespace {nsid}, which it does not see");
     }
 
     fn break_something(&mut self, choices: &mut impl Choices) {
@@ -386,6 +424,12 @@ impl<F: Fabric> World<F> {
             self.served.access[namespace] = STATES[choices.below(5) as usize];
             self.go_over();
         }
+        if choices.below(1000) < self.faults.masks {
+            let host = choices.below(self.hosts.len() as u32) as u8;
+            let nsid = 1 + choices.below(self.shadows.len() as u32);
+            self.served.hidden = choices.chance(70).then_some((host, nsid));
+            self.go_over();
+        }
         if choices.below(1000) < self.faults.kills && self.target.is_running() {
             self.report.kills += 1;
             trace(|| "the target is killed".to_owned());
@@ -408,6 +452,7 @@ impl<F: Fabric> World<F> {
         self.served.version += 1;
         trace(|| format!("from now on: {:?}", self.served));
         self.closing.clear();
+        self.masked = None;
         for (nsid, state) in (1..).zip(&self.served.access) {
             match state.refusal() {
                 // On some reactor the way may be there at once.
@@ -447,6 +492,7 @@ impl<F: Fabric> World<F> {
         self.faults = Faults::default();
         (self.served.present, self.served.blocks) = (self.shadows.len() as u32, BLOCKS);
         self.served.access.fill(AnaState::OPTIMIZED);
+        self.served.hidden = None;
         self.go_over();
         if !self.target.is_running() {
             self.start(choices);

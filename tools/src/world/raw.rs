@@ -235,8 +235,7 @@ impl<F: Fabric> RawHost<F> {
 
     /// The Connect of a queue.
     fn join(&mut self, qid: usize) {
-        let name = format!("nqn.2014-08.org.nvmexpress:uuid:{}", self.id);
-        let name: Nqn = name.parse().expect("an NQN by its form");
+        let name = super::host_nqn(self.id);
         let cntlid = if qid == 0 { CNTLID_DYNAMIC } else { self.cntlid };
         let data = ConnectData::new(self.id, cntlid, &self.subsystem, &name);
         self.write(self.room(qid, 0, ConnectData::SIZE), data.as_bytes());
