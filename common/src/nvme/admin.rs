@@ -87,6 +87,12 @@ impl Cns {
     pub const COMMAND_SET_CONTROLLER: Self = Self(0x06);
     pub const COMMAND_SET_ACTIVE_NAMESPACES: Self = Self(0x07);
     pub const INDEPENDENT_NAMESPACE: Self = Self(0x08);
+    pub const ALLOCATED_NAMESPACES: Self = Self(0x10);
+    pub const ALLOCATED_NAMESPACE: Self = Self(0x11);
+    pub const CONTROLLERS_OF_NAMESPACE: Self = Self(0x12);
+    pub const CONTROLLERS: Self = Self(0x13);
+    pub const COMMAND_SET_ALLOCATED_NAMESPACES: Self = Self(0x1A);
+    pub const COMMAND_SET_ALLOCATED_NAMESPACE: Self = Self(0x1B);
     pub const COMMAND_SETS: Self = Self(0x1C);
 }
 
@@ -101,6 +107,12 @@ impl fmt::Display for Cns {
             Self::COMMAND_SET_CONTROLLER => "command set specific controller",
             Self::COMMAND_SET_ACTIVE_NAMESPACES => "active namespaces of a command set",
             Self::INDEPENDENT_NAMESPACE => "command set independent namespace",
+            Self::ALLOCATED_NAMESPACES => "allocated namespaces",
+            Self::ALLOCATED_NAMESPACE => "allocated namespace",
+            Self::CONTROLLERS_OF_NAMESPACE => "controllers of a namespace",
+            Self::CONTROLLERS => "controllers",
+            Self::COMMAND_SET_ALLOCATED_NAMESPACES => "allocated namespaces of a command set",
+            Self::COMMAND_SET_ALLOCATED_NAMESPACE => "command set specific allocated namespace",
             Self::COMMAND_SETS => "command sets",
             Self(other) => return write!(f, "structure {other:#04x}"),
         })

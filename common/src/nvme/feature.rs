@@ -119,6 +119,36 @@ impl EventMask {
     }
 }
 
+/// Namespace Write Protection Config: the states a namespace can be in (NVM Express base specification 2.2, section
+/// 5.1.25.1.31).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum WriteProtection {
+    None,
+    /// Until a host says otherwise, whatever happens to the power.
+    Protected,
+    UntilPowerCycle,
+    Permanent,
+}
+
+impl WriteProtection {
+    /// NWPC: the first two can be set. The others want an RPMB, which says who may set them.
+    pub const CAPABILITIES: u8 = 1 << 0;
+
+    const ALL: [Self; 4] = [Self::None, Self::Protected, Self::UntilPowerCycle, Self::Permanent];
+
+    /// From CDW11 of Set Features. `None` for a reserved value.
+    #[must_use]
+    pub fn from_dword(dword: u32) -> Option<Self> {
+        Self::ALL.get(bits(dword.into(), 2, 0) as usize).copied()
+    }
+
+    /// DW0 of the answer to Get Features.
+    #[must_use]
+    pub const fn to_dword(self) -> u32 {
+        self as u32
+    }
+}
+
 /// Host Identifier, Get Features: whether the host takes the extended one of 16 bytes.
 #[must_use]
 pub const fn wants_extended_host_identifier(cdw11: u32) -> bool {
@@ -136,6 +166,16 @@ mod tests {
         assert_eq!(QueueCounts::from_dword(0x0007_0003), Some(counts));
         assert_eq!(QueueCounts::from_dword(0xFFFF_0000), None);
         assert_eq!(QueueCounts::from_dword(0x0000_FFFF), None);
+    }
+
+    #[test]
+    fn states_of_protection_have_three_bits() {
+        let states = (0..9).map(WriteProtection::from_dword);
+        let known = WriteProtection::ALL.map(Some);
+        assert!(states.eq(known.into_iter().chain([None; 4]).chain([Some(WriteProtection::None)])));
+        for state in WriteProtection::ALL {
+            assert_eq!(WriteProtection::from_dword(state.to_dword()), Some(state));
+        }
     }
 
     #[test]

@@ -160,7 +160,7 @@ impl Request {
             self,
             Self::Write { .. }
                 | Self::WriteZeroes { .. }
-                | Self::DatasetManagement { .. }
+                | Self::DatasetManagement { deallocate: true, .. }
                 | Self::Copy { .. }
         )
     }
@@ -169,7 +169,7 @@ impl Request {
     /// specification 2.2, figure 647). Flush is one of these.
     #[must_use]
     pub const fn is_in_write_group(&self) -> bool {
-        self.changes_medium() || matches!(self, Self::Flush)
+        self.changes_medium() || matches!(self, Self::Flush | Self::DatasetManagement { .. })
     }
 
     /// Whether one which keeps others from reading keeps them from this.

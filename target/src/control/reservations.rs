@@ -1,4 +1,4 @@
-//! Reservations which outlast a loss of power: a small file for each namespace that has some, in the state directory,
+//! Reservations and write protection which outlast a loss of power: a small file for each namespace that has some, in the state directory,
 //! checksummed, and replaced as a whole before any host hears that it changed.
 use std::fmt::Write as _;
 use std::fs;
@@ -20,9 +20,10 @@ pub enum ReservationsError {
     #[error("{path} cannot be read or replaced: make it and its directory this user's", path = path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error(
-        "{path} is damaged: {why}. It says which hosts may use namespace {uuid}. Restore it from a backup; or delete \
-         it, and then no host is registered there any more and every host may write: do so only once no host uses \
-         that namespace, and have those which share it register and reserve anew",
+        "{path} is damaged: {why}. It says which hosts may use namespace {uuid}, and whether it is write protected. \
+         Restore it from a backup; or delete it, and then no host is registered there any more, it is not protected, \
+         and every host may write: do so only once no host uses that namespace, and have those which share it \
+         register and reserve anew",
         path = path.display()
     )]
     Damaged { path: PathBuf, uuid: Uuid, why: &'static str },
@@ -75,18 +76,28 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A line for each thing.
+/// A line for each thing. Writing to a string does not fail.
 fn render(uuid: Uuid, state: &State) -> String {
-    let mut lines = format!("namespace {uuid}\ngeneration {}\n", state.generation);
+    let mut lines = format!("namespace {uuid}\n");
+    if state.protected {
+        lines.push_str("write protected\n");
+    }
+    if state.persist {
+        render_reservations(&mut lines, state);
+    }
+    state_file::seal(HEAD, &lines)
+}
+
+/// Only those which persist have a generation.
+fn render_reservations(lines: &mut String, state: &State) {
+    let _ = writeln!(lines, "generation {}", state.generation);
     let id = |host: &HostId| Uuid::from_bytes(*host);
-    // Writing to a string does not fail.
     if let Some(held) = state.held {
         let _ = writeln!(lines, "reservation {} {}", held.kind.number(), id(&held.holder));
     }
     for Registrant { host_id, key } in &state.registrants {
         let _ = writeln!(lines, "registrant {} {key:016x}", id(host_id));
     }
-    state_file::seal(HEAD, &lines)
 }
 
 fn parse(bytes: &[u8], uuid: Uuid) -> Result<State, &'static str> {
@@ -94,7 +105,7 @@ fn parse(bytes: &[u8], uuid: Uuid) -> Result<State, &'static str> {
     if lines.next() != Some(&format!("namespace {uuid}")) {
         return Err("it is another namespace's");
     }
-    let mut state = State { persist: true, ..State::default() };
+    let mut state = State::default();
     for line in lines {
         read_line(line, &mut state).ok_or("a line makes no sense")?;
     }
@@ -106,7 +117,8 @@ fn read_line(line: &str, state: &mut State) -> Option<()> {
     let (name, value) = line.split_once(' ')?;
     let id = |text: &str| text.parse::<Uuid>().ok().map(Uuid::into_bytes);
     match name {
-        "generation" => state.generation = value.parse().ok()?,
+        "write" => state.protected = (value == "protected").then_some(true)?,
+        "generation" => (state.generation, state.persist) = (value.parse().ok()?, true),
         "reservation" => {
             let (kind, holder) = value.split_once(' ')?;
             let kind = Kind::from_number(kind.parse().ok()?)?;
@@ -132,7 +144,7 @@ mod tests {
         let registrants = [(1, 10), (2, u64::MAX)];
         let registrants = registrants.map(|(host, key)| Registrant { host_id: [host; 16], key }).into();
         let held = Some(Held { kind: Kind::ExclusiveAccessRegistrantsOnly, holder: [2; 16] });
-        State { generation: 9, registrants, held, persist: true }
+        State { generation: 9, registrants, held, persist: true, protected: true }
     }
 
     #[test]
@@ -145,6 +157,9 @@ mod tests {
         let empty = State { persist: true, generation: 10, ..State::default() };
         save(directory.path(), UUID, Some(&empty)).unwrap();
         assert_eq!(load(directory.path(), UUID).unwrap(), Some(empty));
+        let protected = State { protected: true, ..State::default() };
+        save(directory.path(), UUID, Some(&protected)).unwrap();
+        assert_eq!(load(directory.path(), UUID).unwrap(), Some(protected));
         save(directory.path(), UUID, None).unwrap();
         assert_eq!(load(directory.path(), UUID).unwrap(), None);
     }

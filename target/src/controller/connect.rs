@@ -118,6 +118,7 @@ impl Controller {
             changed: BTreeSet::new(),
             access_changes: 0,
             reservations: ReservationLog::default(),
+            protected: BTreeSet::new(),
             queues: (0..=io_queues).map(|qid| qid == 0).collect(),
             queues_granted: io_queues,
             events: VecDeque::new(),

@@ -2,7 +2,7 @@
 use ironside_common::nvme::admin::{GetFeatures, SetFeatures};
 use ironside_common::nvme::bits::bit;
 use ironside_common::nvme::feature::{
-    EventMask, FeatureId, QueueCounts, Select, wants_extended_host_identifier,
+    EventMask, FeatureId, QueueCounts, Select, WriteProtection, wants_extended_host_identifier,
 };
 use ironside_common::nvme::{ALL_NAMESPACES, Command, Status};
 use ironside_common::time::Time;
@@ -22,25 +22,29 @@ const FIXED: [FeatureId; 5] = [
 ];
 
 /// Those which a discovery controller has not.
-const OF_IO_CONTROLLERS: [FeatureId; 6] = [
+const OF_IO_CONTROLLERS: [FeatureId; 7] = [
     FeatureId::NUMBER_OF_QUEUES,
     FeatureId::VOLATILE_WRITE_CACHE,
     FeatureId::TIMESTAMP,
     FeatureId::HOST_IDENTIFIER,
     FeatureId::RESERVATION_NOTIFICATION_MASK,
     FeatureId::RESERVATION_PERSISTENCE,
+    FeatureId::NAMESPACE_WRITE_PROTECTION,
 ];
 
-/// Those which a subsystem has not that another target serves too.
-const OF_RESERVATIONS: [FeatureId; 2] =
-    [FeatureId::RESERVATION_NOTIFICATION_MASK, FeatureId::RESERVATION_PERSISTENCE];
+/// Those which a subsystem has not that another target serves too: it would not know what was agreed here.
+const OF_ONE_TARGET: [FeatureId; 3] = [
+    FeatureId::RESERVATION_NOTIFICATION_MASK,
+    FeatureId::RESERVATION_PERSISTENCE,
+    FeatureId::NAMESPACE_WRITE_PROTECTION,
+];
 
 impl Controller {
     /// Those it has.
     pub(super) fn features(&self) -> impl Iterator<Item = FeatureId> + use<> {
         let is_shared = self.is_shared();
         let more = OF_IO_CONTROLLERS.into_iter().chain(FIXED);
-        let more = more.filter(move |feature| !is_shared || !OF_RESERVATIONS.contains(feature));
+        let more = more.filter(move |feature| !is_shared || !OF_ONE_TARGET.contains(feature));
         let more = more.take(if self.is_discovery() { 0 } else { usize::MAX });
         [FeatureId::ASYNC_EVENT_CONFIGURATION, FeatureId::KEEP_ALIVE_TIMER].into_iter().chain(more)
     }
@@ -70,6 +74,15 @@ impl Controller {
             FeatureId::RESERVATION_PERSISTENCE => {
                 self.check_namespace(set.nsid, false)?;
                 return Ok(Outcome::SetPersistence { nsid: set.nsid, persist: bit(set.value.into(), 0) });
+            }
+            FeatureId::NAMESPACE_WRITE_PROTECTION => {
+                self.check_namespace(set.nsid, false)?;
+                let protect = match WriteProtection::from_dword(set.value).ok_or(Status::INVALID_FIELD)? {
+                    WriteProtection::None => false,
+                    WriteProtection::Protected => true,
+                    _ => return Err(Status::FEATURE_NOT_CHANGEABLE),
+                };
+                return Ok(Outcome::Protect { nsid: set.nsid, protect });
             }
             FeatureId::TIMESTAMP => {
                 let data = data.try_into().map_err(|_| Status::DATA_SGL_LENGTH_INVALID)?;
@@ -117,6 +130,12 @@ impl Controller {
                 self.check_namespace(get.nsid, false)?;
                 return Ok(Outcome::GetPersistence { nsid: get.nsid });
             }
+            FeatureId::NAMESPACE_WRITE_PROTECTION => {
+                let namespace = self.namespace(get.nsid)?.ok_or(Status::INVALID_NAMESPACE)?;
+                let is_protected = self.protected.contains(&namespace.uuid);
+                let state = if is_protected { WriteProtection::Protected } else { WriteProtection::None };
+                state.to_dword()
+            }
             feature if is_fixed(feature) => 0,
             _ => return Err(Status::INVALID_FIELD),
         };
@@ -124,7 +143,7 @@ impl Controller {
     }
 
     fn lacks(&self, feature: FeatureId) -> bool {
-        self.is_discovery() || self.is_shared() && OF_RESERVATIONS.contains(&feature)
+        self.is_discovery() || self.is_shared() && OF_ONE_TARGET.contains(&feature)
     }
 
     /// A feature of a namespace names one there is, or, where it may, all of them.

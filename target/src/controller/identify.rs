@@ -2,7 +2,7 @@
 //! 5.1.13).
 use ironside_common::nvme::admin::{Cns, Identify};
 use ironside_common::nvme::copy::SourceRanges;
-use ironside_common::nvme::feature::EventMask;
+use ironside_common::nvme::feature::{EventMask, WriteProtection};
 use ironside_common::nvme::identify::{
     Anacap, Cmic, CommandSetController, CommandSetNamespace, Controller as ControllerData, ControllerType,
     Descriptor, DescriptorWriter, IndependentNamespace, LbaFormat, Lpa, Namespace as NamespaceData, Oncs,
@@ -15,7 +15,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::async_event::REQUESTS_MAX;
 use super::error_log;
 use super::keep_alive::GRANULARITY;
-use super::{Controller, MDTS, Reply, TRANSFER_MAX, VERSION};
+use super::{Controller, MDTS, Outcome, Reply, TRANSFER_MAX, VERSION};
 use crate::catalog::{ANA_GROUP_MAX, NSID_MAX, Namespace, Subsystem};
 use crate::qpair::FUSED_MAX;
 
@@ -44,7 +44,7 @@ const PREFERRED_BYTES: u32 = 4096;
 const OPTIMAL_BYTES: u32 = 128 << 10;
 
 impl Controller {
-    pub(super) fn identify(&self, command: &Command, out: &mut [u8]) -> Result<Reply, Status> {
+    pub(super) fn identify(&self, command: &Command, out: &mut [u8]) -> Result<Outcome, Status> {
         let identify = Identify::parse(command);
         out.fill(0);
         if self.is_discovery() && identify.cns != Cns::CONTROLLER {
@@ -52,23 +52,36 @@ impl Controller {
         }
         match identify.cns {
             Cns::CONTROLLER => put(out, &self.identify_controller()?),
-            Cns::NAMESPACE => {
+            Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
                 if let Some(namespace) = self.allocatable(identify.nsid)? {
                     put(out, &self.identify_namespace(namespace)?);
                 }
             }
             Cns::INDEPENDENT_NAMESPACE => {
                 if let Some(namespace) = self.allocatable(identify.nsid)? {
-                    put(out, &identify_independent(self.subsystem()?, namespace));
+                    put(out, &self.identify_independent(namespace)?);
                 }
             }
-            Cns::ACTIVE_NAMESPACES => self.active_namespaces(identify.nsid, out)?,
+            // Whatever namespace there is for a host is attached to its controllers.
+            Cns::ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => {
+                self.active_namespaces(identify.nsid, out)?;
+            }
             Cns::NAMESPACE_DESCRIPTORS => self.descriptors(identify.nsid, out)?,
             Cns::COMMAND_SETS => command_sets(out),
+            Cns::CONTROLLERS => return Ok(Outcome::ListControllers { nsid: None, first: identify.cntid }),
+            Cns::CONTROLLERS_OF_NAMESPACE if identify.nsid == ALL_NAMESPACES => {
+                return Err(Status::INVALID_FIELD);
+            }
+            Cns::CONTROLLERS_OF_NAMESPACE => {
+                self.allocatable(identify.nsid)?.ok_or(Status::INVALID_NAMESPACE)?;
+                return Ok(Outcome::ListControllers { nsid: Some(identify.nsid), first: identify.cntid });
+            }
             // Of the NVM command set there is something to say, of others nothing.
             _ if identify.csi != 0 => return Err(Status::INVALID_FIELD),
-            Cns::COMMAND_SET_ACTIVE_NAMESPACES => self.active_namespaces(identify.nsid, out)?,
-            Cns::COMMAND_SET_NAMESPACE => {
+            Cns::COMMAND_SET_ACTIVE_NAMESPACES | Cns::COMMAND_SET_ALLOCATED_NAMESPACES => {
+                self.active_namespaces(identify.nsid, out)?;
+            }
+            Cns::COMMAND_SET_NAMESPACE | Cns::COMMAND_SET_ALLOCATED_NAMESPACE => {
                 self.allocatable(identify.nsid)?;
                 put(out, &CommandSetNamespace::new_zeroed());
             }
@@ -77,7 +90,7 @@ impl Controller {
             }
             _ => return Err(Status::INVALID_FIELD),
         }
-        Ok(Reply::data(out))
+        Ok(Reply::data(out).into())
     }
 
     fn identify_controller(&self) -> Result<ControllerData, Status> {
@@ -117,9 +130,10 @@ impl Controller {
             | Oncs::VERIFY
             | Oncs::COPY
             | Oncs::TIMESTAMP;
-        let mut fused = None;
+        let (mut fused, mut protection) = (None, 0);
         if !subsystem.is_shared() {
             oncs |= Oncs::RESERVATIONS;
+            protection = WriteProtection::CAPABILITIES;
             fused = Some(u16::try_from(FUSED_MAX / BLOCK_MAX - 1).expect("a few blocks"));
         }
         Ok(ControllerData {
@@ -142,6 +156,7 @@ impl Controller {
             ocfs: 1.into(),
             fuses: fused.map_or(0, |_| FUSED_COMPARE_AND_WRITE).into(),
             vwc: VOLATILE_WRITE_CACHE,
+            nwpc: protection,
             acwu: fused.unwrap_or_default().into(),
             ..common
         })
@@ -158,7 +173,26 @@ impl Controller {
     fn identify_namespace(&self, namespace: &Namespace) -> Result<NamespaceData, Status> {
         let subsystem = self.subsystem()?;
         let state = subsystem.ana_state(namespace.ana_group, self.admission.local);
-        Ok(identify_namespace(namespace, state.refusal().is_none(), reservations_of(subsystem)))
+        let data = identify_namespace(namespace, state.refusal().is_none(), reservations_of(subsystem));
+        Ok(NamespaceData { nsattr: self.is_protected(namespace).into(), ..data })
+    }
+
+    fn identify_independent(&self, namespace: &Namespace) -> Result<IndependentNamespace, Status> {
+        let cached = namespace.medium.volatile_cache();
+        Ok(IndependentNamespace {
+            nsfeat: if cached { 0 } else { IndependentNamespace::NO_VOLATILE_WRITE_CACHE },
+            nmic: NamespaceData::SHARED,
+            rescap: reservations_of(self.subsystem()?),
+            anagrpid: namespace.ana_group.into(),
+            nsattr: self.is_protected(namespace).into(),
+            nstat: IndependentNamespace::READY,
+            ..IndependentNamespace::new_zeroed()
+        })
+    }
+
+    /// NSATTR: whether it takes no writes, for whatever reason.
+    fn is_protected(&self, namespace: &Namespace) -> bool {
+        namespace.read_only || self.protected.contains(&namespace.uuid)
     }
 
     fn active_namespaces(&self, after: u32, out: &mut [u8]) -> Result<(), Status> {
@@ -206,26 +240,12 @@ fn identify_namespace(namespace: &Namespace, is_way: bool, reservations: u8) -> 
         mssrl: u16::try_from(copy_blocks).unwrap_or(u16::MAX).into(),
         mcl: copy_blocks.into(),
         msrc: u8::try_from(SourceRanges::MAX - 1).expect("0's based, in eight bits"),
-        nsattr: u8::from(namespace.read_only),
         nguid: namespace.nguid.into_bytes(),
         ..NamespaceData::new_zeroed()
     };
     data.formats[0] =
         LbaFormat { metadata_size: 0.into(), block_shift: namespace.block_shift, relative_performance: 0 };
     data
-}
-
-fn identify_independent(subsystem: &Subsystem, namespace: &Namespace) -> IndependentNamespace {
-    let cached = namespace.medium.volatile_cache();
-    IndependentNamespace {
-        nsfeat: if cached { 0 } else { IndependentNamespace::NO_VOLATILE_WRITE_CACHE },
-        nmic: NamespaceData::SHARED,
-        rescap: reservations_of(subsystem),
-        anagrpid: namespace.ana_group.into(),
-        nsattr: u8::from(namespace.read_only),
-        nstat: IndependentNamespace::READY,
-        ..IndependentNamespace::new_zeroed()
-    }
 }
 
 /// RESCAP: none where another target would not know of them.

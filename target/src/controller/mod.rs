@@ -26,6 +26,7 @@ use ironside_common::nvme::log_page::AnaState;
 use ironside_common::nvme::property::Version;
 use ironside_common::nvme::{AdminOpcode, Command, FabricsType, Nqn, Status, Transfer};
 use ironside_common::time::Time;
+use uuid::Uuid;
 
 use self::async_event::{AsyncEvents, Notice};
 pub use self::connect::{Admission, Refusal};
@@ -60,6 +61,11 @@ pub enum Outcome {
     SetPersistence { nsid: u32, persist: bool },
     /// Answer whether they do.
     GetPersistence { nsid: u32 },
+    /// This namespace takes no writes from now on, or does again: answer once it is so, and what was written is durable.
+    Protect { nsid: u32, protect: bool },
+    /// Answer with the identifiers, from this one on, of the controllers of its subsystem which see the namespace, or of
+    /// all.
+    ListControllers { nsid: Option<u32>, first: u16 },
     /// Abort that command of an I/O queue if it can be, then answer: result 0 if it was, else 1.
     Abort { sqid: u16, cid: u16 },
 }
@@ -98,6 +104,8 @@ pub struct Controller {
     /// Changes of the access log since the controller was made.
     access_changes: u64,
     reservations: ReservationLog,
+    /// Namespaces which hosts have write protected.
+    protected: BTreeSet<Uuid>,
     /// Whether a queue has joined, by its identifier; the admin queue always has.
     queues: Vec<bool>,
     /// I/O queues granted by the Number of Queues feature.
@@ -167,6 +175,25 @@ impl Controller {
     /// There was a command on some queue of this controller, at `at` or since it was last noted.
     pub fn note_activity(&mut self, at: Time) {
         self.keep_alive.note_activity(at);
+    }
+
+    /// A namespace is write protected, or not any more.
+    pub fn set_protected(&mut self, uuid: Uuid, protected: bool) {
+        if protected {
+            self.protected.insert(uuid);
+        } else {
+            self.protected.remove(&uuid);
+        }
+    }
+
+    /// Every reactor has it: the host may be told.
+    pub fn note_protection(&mut self, uuid: Uuid) {
+        let Ok(subsystem) = self.subsystem() else { return };
+        let seen = subsystem.namespaces_for(&self.host_nqn).find(|namespace| namespace.uuid == uuid);
+        if let Some(nsid) = seen.map(|namespace| namespace.nsid) {
+            self.changed.insert(nsid);
+            self.notices.raise(Notice::Namespaces);
+        }
     }
 
     /// When [`Self::handle_timeout`] is due.
@@ -268,7 +295,7 @@ impl Controller {
         match AdminOpcode(command.opcode) {
             AdminOpcode::KEEP_ALIVE => Ok(Reply::result(0).into()),
             AdminOpcode::ASYNC_EVENT_REQUEST => self.notices.hold().map(|()| Outcome::Hold),
-            AdminOpcode::IDENTIFY => self.identify(command, out).map(Outcome::from),
+            AdminOpcode::IDENTIFY => self.identify(command, out),
             AdminOpcode::GET_LOG_PAGE => self.get_log_page(now, command, out).map(Outcome::from),
             AdminOpcode::SET_FEATURES => self.set_features(now, command, data),
             AdminOpcode::GET_FEATURES => self.get_features(now, command, out),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ironside_common::nvme::fabrics::{Connect, ConnectData, ConnectResponse};
+use ironside_common::nvme::identify;
 use ironside_common::nvme::private_data::{Reject, RejectStatus, Reply, Request};
 use ironside_common::nvme::{AdminOpcode, Command, FabricsType, Nqn, Status};
 use ironside_common::time::Time;
@@ -239,6 +240,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 let peer = self.connection(queue.qp).map(|connection| connection.peer);
                 tracing::info!(peer = peer.map(tracing::field::display), cntlid, host = %machine.host_nqn(), "controller connected");
                 self.controllers.insert(cntlid, machine, queue);
+                self.show_protections();
+                self.appear(cntlid);
                 self.next_check = now;
                 let membership = Membership { cntlid, qid: 0, host: HostName::of(&data) };
                 self.become_member(now, queue.qp, token, membership, Role::Admin, &connect, &data.subnqn);
@@ -383,35 +386,60 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         }
         let (input, output): (&[u8], &mut [u8]) =
             if from_host { (&self.scratch, &mut []) } else { (&[], &mut self.scratch) };
-        match entry.machine.handle_command(now, command, input, output) {
+        let subnqn = *entry.machine.subnqn();
+        let outcome = entry.machine.handle_command(now, command, input, output);
+        self.on_outcome(now, (cntlid, &subnqn), job, outcome);
+        self.controller_events(now, cntlid);
+    }
+
+    /// What a controller makes of a command: what there is for its host is in the scratch memory.
+    fn on_outcome(
+        &mut self,
+        now: Time,
+        (cntlid, subnqn): (u16, &Nqn),
+        AdminJob { token, command, data }: &AdminJob,
+        outcome: Outcome,
+    ) {
+        let is_there = match outcome {
             Outcome::Complete { status, result, length } => {
-                if let Some(sge) = data.filter(|_| !from_host && length > 0) {
+                if let Some(sge) = data.filter(|_| !command.is_from_host() && length > 0) {
                     self.memory.write(sge, &self.scratch[..length as usize]);
                 }
-                self.answer(now, *token, AdminReply { status, result, length });
+                return self.answer(now, *token, AdminReply { status, result, length });
             }
             Outcome::Hold => {
-                entry.events.push_back(*token);
+                if let Some(entry) = self.controllers.get(cntlid) {
+                    entry.events.push_back(*token);
+                }
                 if let Some(connection) = self.connection(QpHandle(token.qpair)) {
                     connection.qpair.hold(*token);
                 }
+                true
             }
-            Outcome::SetPersistence { nsid, persist } => {
-                let subnqn = *entry.machine.subnqn();
-                if !self.set_persistence(*token, &subnqn, nsid, persist) {
-                    self.answer(now, *token, refused(Status::INVALID_NAMESPACE));
-                }
-            }
+            Outcome::SetPersistence { nsid, persist } => self.set_persistence(*token, subnqn, nsid, persist),
             Outcome::GetPersistence { nsid } => {
-                let subnqn = *entry.machine.subnqn();
-                let persists = self.persists(&subnqn, nsid);
-                let status = persists.map_or(Status::INVALID_NAMESPACE, |_| Status::SUCCESS);
-                let result = persists.unwrap_or_default().into();
-                self.answer(now, *token, AdminReply { status, result, length: 0 });
+                let persists = self.persists(subnqn, nsid);
+                if let Some(persists) = persists {
+                    let reply = AdminReply { result: persists.into(), ..refused(Status::SUCCESS) };
+                    self.answer(now, *token, reply);
+                }
+                persists.is_some()
             }
-            Outcome::Abort { sqid, cid } => self.abort(now, cntlid, *token, (sqid, cid)),
+            Outcome::Protect { nsid, protect } => self.protect(*token, subnqn, nsid, protect),
+            Outcome::ListControllers { nsid, first } => {
+                let listed = self.list_controllers(subnqn, nsid, first);
+                identify::write_controllers(&mut self.scratch, &listed);
+                if let Some(sge) = data {
+                    self.memory.write(*sge, &self.scratch);
+                }
+                let reply = AdminReply { length: identify::SIZE, ..refused(Status::SUCCESS) };
+                return self.answer(now, *token, reply);
+            }
+            Outcome::Abort { sqid, cid } => return self.abort(now, cntlid, *token, (sqid, cid)),
+        };
+        if !is_there {
+            self.answer(now, *token, refused(Status::INVALID_NAMESPACE));
         }
-        self.controller_events(now, cntlid);
     }
 
     pub(super) fn answer(&mut self, now: Time, token: Token, reply: AdminReply) {

@@ -70,6 +70,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     /// A controller ends, and all its queues with it.
     pub(super) fn end_controller(&mut self, now: Time, cntlid: u16, why: &'static str) {
         let Some(entry) = self.controllers.remove(cntlid) else { return };
+        self.vanish(cntlid);
         tracing::info!(cntlid, why, host = %entry.machine.host_nqn(), "controller ends");
         for queue in &entry.queues {
             self.send(queue.name.reactor, Message::End { queue: queue.name, why });
@@ -207,6 +208,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         self.reservations.on_catalog(&catalog);
         self.catalog = catalog;
         self.set_views();
+        self.show_protections();
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else { continue };
             if connection.subnqn.is_none() {

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::claims::{Claim, ClaimName};
 use super::reservations::Reserve;
+use super::roster::Member;
 use crate::catalog::Catalog;
 use crate::controller::Refusal;
 use crate::qpair::SharedCounts;
@@ -89,6 +90,12 @@ pub enum Message {
     Installed { uuid: Uuid, number: u64 },
     /// These hosts' rights have changed.
     Notify { uuid: Uuid, notices: Arc<[(HostId, Notification)]> },
+    /// The write protection of this namespace is another now, on every reactor.
+    Show { uuid: Uuid },
+    /// There is a controller of mine.
+    Appeared { cntlid: u16, member: Box<Member> },
+    /// It is gone.
+    Vanished { cntlid: u16 },
     /// A new version of the configuration: new commands find what it holds, and nothing else.
     Catalog(Arc<Catalog>),
     /// Every reactor has the new version: hosts may be told what changed for them.

@@ -12,8 +12,10 @@ mod connection;
 mod controllers;
 mod lifecycle;
 mod message;
+mod protection;
 mod quiesce;
 mod reservations;
+mod roster;
 #[cfg(test)]
 mod tests;
 
@@ -33,7 +35,10 @@ use self::claims::{Held, Keeper};
 use self::connection::Connection;
 use self::controllers::Controllers;
 pub use self::message::{HostName, Join, Message, QueueName};
+use self::protection::Protecting;
 use self::reservations::Reservations;
+pub use self::roster::Member;
+use self::roster::Roster;
 use crate::backend::{Done, Medium, Operation};
 use crate::catalog::Catalog;
 use crate::qpair::{AdminJob, Context, Extent, Fault, Namespace, Qpair, ReservationJob, Services};
@@ -150,6 +155,9 @@ pub struct PollGroup<V, B> {
     /// Questions of reactors about the writes of a host.
     quiescing: Vec<quiesce::Quiesce>,
     reservations: Reservations,
+    /// Commands which protect a namespace.
+    protecting: Vec<Protecting>,
+    roster: Roster,
     /// Commands which had begun when their way to a namespace ended: of which queue and namespace, up to which.
     losing: Vec<(QueueName, u32, u64)>,
     /// Admin queues whose controllers the last version of the catalog ended.
@@ -201,6 +209,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             aborting: Vec::new(),
             quiescing: Vec::new(),
             reservations: Reservations::new(settings.reactor, settings.reactors, &catalog),
+            protecting: Vec::new(),
+            roster: Roster::default(),
             losing: Vec::new(),
             ending: Vec::new(),
             outbox: VecDeque::new(),
@@ -226,7 +236,9 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         }
         while let Some(done) = self.desk.storage.poll() {
             busy = true;
-            self.with_qpair(now, QpHandle(done.token.qpair), |qpair, cx| qpair.on_done(cx, done));
+            if self.protecting.is_empty() || !self.on_flushed(now, &done) {
+                self.with_qpair(now, QpHandle(done.token.qpair), |qpair, cx| qpair.on_done(cx, done));
+            }
         }
         // Only here, so that an answer which lets the next command in does not recurse.
         while let Some(job) = self.desk.jobs.pop_front() {
@@ -290,7 +302,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
 
     /// Whether a command under way may still come to this backend, or is answered from its memory.
     pub fn uses(&self, backend: usize) -> bool {
-        self.connections.iter().flatten().any(|connection| connection.qpair.uses(backend))
+        let uses = |connection: &Connection| connection.qpair.uses(backend);
+        self.is_flushing(backend) || self.connections.iter().flatten().any(uses)
     }
 
     /// Connections there are, of all kinds.
@@ -325,6 +338,9 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             Message::Install(install) => self.on_install(install),
             Message::Installed { uuid, number } => self.on_installed(uuid, number),
             Message::Notify { uuid, notices } => self.on_notify(now, uuid, &notices),
+            Message::Show { uuid } => self.on_show(now, uuid),
+            Message::Appeared { cntlid, member } => self.roster.appeared(cntlid, *member),
+            Message::Vanished { cntlid } => self.roster.vanished(cntlid),
             Message::Catalog(catalog) => self.on_catalog(now, catalog),
             Message::Announce => self.announce(now),
             Message::Drain => self.drain(now),

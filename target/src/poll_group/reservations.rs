@@ -19,12 +19,12 @@ use super::message::Asker;
 use super::{Message, PollGroup, QueueName, Storage, handle};
 use crate::catalog::Catalog;
 use crate::qpair::{AdminReply, ReservationJob};
-use crate::reservation::{Action, Command, HostId, Install, Keep, Registrar, State};
+use crate::reservation::{Action, Command, HostId, Install, Keep, Registrant, Registrar, State};
 
 /// The reactor which has the registrar.
 const REGISTRAR: usize = 0;
-/// CNTLID of a registrant: controllers here are dynamic.
-const ANY_CONTROLLER: u16 = 0xFFFF;
+/// CNTLID of a registrant which is not connected: controllers here are dynamic.
+const NO_CONTROLLER: u16 = 0xFFFF;
 
 /// A reservation command on its way to the registrar.
 #[derive(Clone, Debug)]
@@ -120,27 +120,26 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             return Err(Status::HOST_ID_NOT_INITIALIZED);
         }
         if let Request::Report { length, extended } = request {
-            return self.report(uuid, data.slice(0, length), extended).map(Some);
+            return self.report(&subnqn, uuid, data.slice(0, length), extended).map(Some);
         }
         let mut bytes = [0; Keys::SIZE as usize];
         let length = request.transfer().length();
         self.memory.read(data.slice(0, length), &mut bytes[..length as usize]);
         let keys: Keys = zerocopy::transmute!(bytes);
         let asker = Asker { queue: self.queue_of(token).ok_or(Status::INTERNAL)?, token };
-        self.ask(Reserve { asker, uuid, host, command: with_keys(request, &keys) });
+        self.ask(asker, uuid, host, with_keys(request, &keys));
         Ok(None)
     }
 
-    fn ask(&mut self, reserve: Reserve) {
-        self.send(REGISTRAR, Message::Reserve(Box::new(reserve)));
+    pub(super) fn ask(&mut self, asker: Asker, uuid: Uuid, host: HostId, command: Command) {
+        self.send(REGISTRAR, Message::Reserve(Box::new(Reserve { asker, uuid, host, command })));
     }
 
     /// A Set Features of Reservation Persistence.
     pub(super) fn set_persistence(&mut self, token: Token, subnqn: &Nqn, nsid: u32, persist: bool) -> bool {
         let Some(uuid) = self.uuid_of(&subnqn.to_field(), nsid) else { return false };
         let Some(queue) = self.queue_of(token) else { return false };
-        let asker = Asker { queue, token };
-        self.ask(Reserve { asker, uuid, host: [0; 16], command: Command::SetPersistence(persist) });
+        self.ask(Asker { queue, token }, uuid, [0; 16], Command::SetPersistence(persist));
         true
     }
 
@@ -150,22 +149,23 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         self.reservations.states.get(&uuid).map(|state| state.persist)
     }
 
-    fn uuid_of(&self, subnqn: &[u8; 256], nsid: u32) -> Option<Uuid> {
+    pub(super) fn uuid_of(&self, subnqn: &[u8; 256], nsid: u32) -> Option<Uuid> {
         let subsystem = self.catalog.subsystem(&Nqn::from_field(subnqn).ok()?)?;
         subsystem.namespace(nsid).map(|namespace| namespace.uuid)
     }
 
     /// Writes as much of the report as the host takes.
-    fn report(&self, uuid: Uuid, into: Sge, extended: bool) -> Result<u32, Status> {
+    fn report(&self, subnqn: &[u8; 256], uuid: Uuid, into: Sge, extended: bool) -> Result<u32, Status> {
         // Host identifiers have 16 bytes over fabrics, for which the other structure has no room.
         if !extended {
             return Err(Status::HOST_ID_INCONSISTENT);
         }
         let state = self.reservations.states.get(&uuid).ok_or(Status::INVALID_NAMESPACE)?;
+        let entries = self.entries(subnqn, state);
         let header = ReportHeader {
             generation: state.generation.into(),
             kind: state.held.map_or(0, |held| held.kind.number()),
-            registrants: u16::try_from(state.registrants.len()).unwrap_or(u16::MAX).into(),
+            registrants: u16::try_from(entries.len()).unwrap_or(u16::MAX).into(),
             persists: state.persist.into(),
             ..ReportHeader::new_zeroed()
         };
@@ -177,22 +177,29 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             at += length;
         };
         put(header.as_bytes());
-        for registrant in &state.registrants {
-            let entry = ReportEntry {
-                cntlid: ANY_CONTROLLER.into(),
-                status: state.is_holder(&registrant.host_id).into(),
-                key: registrant.key.into(),
-                host_id: registrant.host_id,
-                ..ReportEntry::new_zeroed()
-            };
-            put(entry.as_bytes());
-        }
+        entries.iter().for_each(|entry| put(entry.as_bytes()));
         while at < into.length {
             let length = (into.length - at).min(ReportEntry::SIZE);
             self.memory.write(into.slice(at, length), &[0; ReportEntry::SIZE as usize][..length as usize]);
             at += length;
         }
         Ok(into.length)
+    }
+
+    /// One for each registrant, with the first of its controllers.
+    fn entries(&self, subnqn: &[u8; 256], state: &State) -> Vec<ReportEntry> {
+        let subsystem = Nqn::from_field(subnqn).ok();
+        let controller = |host: &HostId| {
+            self.roster.controllers(subsystem.as_ref()?, |member| member.host_id == *host).next()
+        };
+        let entry = |registrant: &Registrant| ReportEntry {
+            cntlid: controller(&registrant.host_id).unwrap_or(NO_CONTROLLER).into(),
+            status: state.is_holder(&registrant.host_id).into(),
+            key: registrant.key.into(),
+            host_id: registrant.host_id,
+            ..ReportEntry::new_zeroed()
+        };
+        state.registrants.iter().map(entry).collect()
     }
 
     /// The registrar is asked, here.
@@ -226,6 +233,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 Action::Install(install) => self.tell_all(&Message::Install(install)),
                 Action::Answer(asker, status) => self.send_reserved(asker, status),
                 Action::Notify { uuid, notices } => self.tell_all(&Message::Notify { uuid, notices }),
+                Action::Show(uuid) => self.tell_all(&Message::Show { uuid }),
             }
         }
     }
@@ -236,7 +244,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
 
     /// The answer to a command of a queue of ours. The queue pair is there: it waits for this.
     pub(super) fn on_reserved(&mut self, now: Time, asker: Asker, status: Status) {
-        if self.named(asker.queue).is_some() {
+        if !self.flush_protected(&asker, status) && self.named(asker.queue).is_some() {
             self.answer(now, asker.token, AdminReply { status, result: 0, length: 0 });
         }
     }
@@ -266,6 +274,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 awaited.push((QueueName { reactor, qp, generation }, nsid, qpair.received()));
             }
         }
+        self.set_protected(uuid, state.protected);
         self.reservations.states.insert(uuid, state);
         self.reservations.installing.push(Installing { uuid, number, awaited });
         self.check_installing();
@@ -295,6 +304,15 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let any = installing.len() < before;
         self.reservations.installing = installing;
         any
+    }
+
+    /// Lets a new controller, or all once namespaces are new, show which of them are protected.
+    pub(super) fn show_protections(&mut self) {
+        let protected = self.reservations.states.iter().filter(|(_, state)| state.protected);
+        let protected: Vec<Uuid> = protected.map(|(uuid, _)| *uuid).collect();
+        for uuid in protected {
+            self.set_protected(uuid, true);
+        }
     }
 
     /// What reservations keep the host of this queue from, whenever it or the catalog is new.

@@ -1,4 +1,4 @@
-//! What reservations keep a queue's host from, and to which namespaces the queue is no way. Only namespaces of which
+//! What reservations and write protection keep a queue's host from, and to which namespaces the queue is no way. Only namespaces of which
 //! there is something to say are listed, so that without either a command costs one look at two empty lists.
 //!
 //! To lose access is to refuse what has not begun, whole: a command which is at its medium, or between two operations
@@ -23,6 +23,9 @@ pub(super) struct Restriction {
 
 impl Restriction {
     fn status(&self, request: &io::Request) -> Option<Status> {
+        if self.rights.protected && request.changes_medium() {
+            return Some(Status::NAMESPACE_WRITE_PROTECTED);
+        }
         let writes = request.is_in_write_group() && !self.rights.write;
         let reads = request.is_in_read_group() && !self.rights.read;
         (writes || reads).then_some(Status::RESERVATION_CONFLICT)
@@ -42,7 +45,8 @@ impl Qpair {
             }
         };
         self.restrictions.retain(|one| one.rights != Rights::ALL || one.aborted > 0);
-        before.read && !rights.read || before.write && !rights.write
+        let is_protected_now = !before.protected && rights.protected;
+        before.read && !rights.read || before.write && !rights.write || is_protected_now
     }
 
     /// No command which has come so far reaches this namespace's medium any more, those apart which it has already.

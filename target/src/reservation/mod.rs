@@ -1,4 +1,5 @@
-//! Reservations of namespaces: what hosts agreed about who may read and write, and how it changes.
+//! Reservations of namespaces and their write protection: what hosts agreed about who may read and write, and how it
+//! changes.
 //!
 //! A namespace has one [`State`], an immutable value. The [`Registrar`], on one reactor, makes each next one; it is
 //! in force once every reactor has it and has ended what it forbids. The data path of a reactor knows only which of

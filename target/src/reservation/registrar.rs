@@ -22,6 +22,8 @@ pub enum Action<A> {
         uuid: Uuid,
         notices: Arc<[(HostId, Notification)]>,
     },
+    /// Hosts see another write protection of this namespace.
+    Show(Uuid),
 }
 
 /// A state which is to outlast a loss of power.
@@ -68,6 +70,8 @@ struct UnderWay<A> {
     state: Arc<State>,
     notices: Vec<(HostId, Notification)>,
     aborted: Vec<HostId>,
+    /// Whether its write protection changes.
+    shows: bool,
     /// Reactors which do not have it yet, once it is kept.
     missing: Option<usize>,
 }
@@ -128,8 +132,9 @@ impl<A> Registrar<A> {
         if *missing > 0 {
             return;
         }
-        if let Some(UnderWay { asker, notices, .. }) = entry.under_way.take() {
+        if let Some(UnderWay { asker, notices, shows, .. }) = entry.under_way.take() {
             self.actions.push_back(Action::Answer(asker, Status::SUCCESS));
+            self.actions.extend(shows.then_some(Action::Show(uuid)));
             if !notices.is_empty() {
                 self.actions.push_back(Action::Notify { uuid, notices: notices.into() });
             }
@@ -161,13 +166,15 @@ impl<A> Registrar<A> {
                 Ok(Change { state, notices, aborted }) => {
                     let number = self.next_number;
                     self.next_number += 1;
+                    let kept = state.kept();
+                    let keeps = entry.lasting && kept != entry.state.kept();
+                    let shows = state.protected != entry.state.protected;
                     let state = Arc::new(state);
-                    let keeps = entry.lasting && (entry.state.persist || state.persist);
-                    let kept = state.persist.then(|| Arc::clone(&state));
                     entry.under_way =
-                        Some(UnderWay { asker, number, state, notices, aborted, missing: None });
+                        Some(UnderWay { asker, number, state, notices, aborted, shows, missing: None });
                     if keeps {
-                        self.actions.push_back(Action::Keep(Keep { uuid, number, state: kept }));
+                        let state = kept.map(Arc::new);
+                        self.actions.push_back(Action::Keep(Keep { uuid, number, state }));
                     } else {
                         return self.install(uuid);
                     }

@@ -1,4 +1,4 @@
-//! What is agreed about one namespace, and what each command makes of it (NVM Express base specification 2.2, section
+//! What is agreed about one namespace, by reservations and write protection, and what each command makes of it (NVM Express base specification 2.2, section
 //! 8.1.22). Hosts are told apart by their Host Identifier alone.
 use ironside_common::nvme::Status;
 use ironside_common::nvme::reservation::{AcquireAction, Kind, Notification, RegisterAction};
@@ -31,8 +31,10 @@ pub struct State {
     /// By host identifier, ascending.
     pub registrants: Vec<Registrant>,
     pub held: Option<Held>,
-    /// Whether it outlasts a loss of power.
+    /// Whether the reservations outlast a loss of power.
     pub persist: bool,
+    /// Whether anybody may write at all, which no host holds: it has nothing to do with the rest.
+    pub protected: bool,
 }
 
 /// What a host may do.
@@ -40,10 +42,12 @@ pub struct State {
 pub struct Rights {
     pub read: bool,
     pub write: bool,
+    /// The namespace takes no writes of anybody.
+    pub protected: bool,
 }
 
 impl Rights {
-    pub const ALL: Self = Self { read: true, write: true };
+    pub const ALL: Self = Self { read: true, write: true, protected: false };
 }
 
 /// What a host asks for, with the keys it brought.
@@ -54,6 +58,7 @@ pub enum Command {
     Release { kind: Option<Kind>, key: u64 },
     Clear { key: u64 },
     SetPersistence(bool),
+    Protect(bool),
 }
 
 /// The next state, and who has to know.
@@ -69,12 +74,23 @@ impl State {
     /// What `host` may do (NVM Express base specification 2.2, figures 646 and 647).
     #[must_use]
     pub fn rights(&self, host: &HostId) -> Rights {
-        let Some(held) = self.held else { return Rights::ALL };
+        let all = Rights { protected: self.protected, ..Rights::ALL };
+        let Some(held) = self.held else { return all };
         let included = held.kind.includes_registrants() && self.registrant(host).is_some();
         if held.holder == *host && self.registrant(host).is_some() || included {
-            return Rights::ALL;
+            return all;
         }
-        Rights { read: !held.kind.excludes_reads(), write: false }
+        Rights { read: !held.kind.excludes_reads(), write: false, ..all }
+    }
+
+    /// What is left of it after a loss of power, if anything is.
+    #[must_use]
+    pub fn kept(&self) -> Option<Self> {
+        match (self.persist, self.protected) {
+            (true, _) => Some(self.clone()),
+            (false, true) => Some(Self { protected: true, ..Self::default() }),
+            (false, false) => None,
+        }
     }
 
     /// Whether `host` holds the reservation, alone or with all others.
@@ -121,6 +137,7 @@ impl State {
                 next.clear();
             }
             Command::SetPersistence(persist) => next.state.persist = persist,
+            Command::Protect(protected) => next.state.protected = protected,
         }
         let Next { state, notices, aborted, .. } = next;
         Ok(Change { state, notices, aborted })

@@ -84,8 +84,8 @@ fn rights_are_as_the_specifications_table_says() {
         ExclusiveAccess, ExclusiveAccessAllRegistrants, ExclusiveAccessRegistrantsOnly, WriteExclusive,
         WriteExclusiveAllRegistrants, WriteExclusiveRegistrantsOnly,
     };
-    let read_only = Rights { read: true, write: false };
-    let nothing = Rights { read: false, write: false };
+    let read_only = Rights { write: false, ..Rights::ALL };
+    let nothing = Rights { read: false, write: false, protected: false };
     for (kind, registrant, stranger) in [
         (WriteExclusive, read_only, read_only),
         (ExclusiveAccess, nothing, nothing),
@@ -189,7 +189,7 @@ fn preempting_the_holder_takes_its_place() {
     assert_eq!(bench.state.registrants, [Registrant { host_id: B, key: 20 }]);
     let preempted = Notification::RegistrationPreempted;
     assert!(bench.notices.contains(&(A, preempted)) && bench.notices.contains(&(C, preempted)));
-    assert_eq!(bench.state.rights(&A), Rights { read: false, write: false });
+    assert_eq!(bench.state.rights(&A), Rights { read: false, write: false, protected: false });
 
     // Its own holder changes the type, and stays.
     bench.ok(B, preempt(Kind::WriteExclusive, 20, 20));
@@ -280,6 +280,38 @@ fn what_cannot_be_kept_does_not_happen() {
     registrar.ask(3, Uuid::from_u128(9), A, register(1));
     assert!(matches!(registrar.poll(), Some(Action::Answer(3, Status::INVALID_NAMESPACE))));
     assert!(registrar.is_idle());
+}
+
+#[test]
+fn protection_is_nobodys_and_is_kept_without_the_rest() {
+    let mut bench = Bench::held(Kind::ExclusiveAccess);
+    bench.ok([0; 16], Command::Protect(true));
+    assert_eq!(bench.state.rights(&A), Rights { protected: true, ..Rights::ALL });
+    assert_eq!(bench.state.rights(&C), Rights { read: false, write: false, protected: true });
+    assert_eq!(bench.state.kept(), Some(State { protected: true, ..State::default() }));
+    bench.ok(A, Command::Clear { key: 10 });
+    assert!(bench.state.protected, "a host clears reservations, and nothing else");
+    bench.ok([0; 16], Command::SetPersistence(true));
+    assert_eq!(bench.state.kept().as_ref(), Some(&bench.state));
+    bench.ok([0; 16], Command::Protect(false)).ok([0; 16], Command::SetPersistence(false));
+    assert_eq!(bench.state.kept(), None);
+}
+
+#[test]
+fn hosts_see_protection_once_it_is_in_force_everywhere() {
+    let mut registrar = registrar(2);
+    registrar.ask(1, UUID, [0; 16], Command::Protect(true));
+    let Some(Action::Keep(keep)) = registrar.poll() else { panic!("not kept first") };
+    assert!(keep.state.unwrap().protected);
+    registrar.on_kept(UUID, keep.number, true);
+    let Some(Action::Install(install)) = registrar.poll() else { panic!("not installed") };
+    registrar.on_installed(UUID, install.number);
+    assert!(registrar.poll().is_none());
+    registrar.on_installed(UUID, install.number);
+    assert!(matches!(registrar.poll(), Some(Action::Answer(1, Status::SUCCESS))));
+    assert!(matches!(registrar.poll(), Some(Action::Show(UUID))));
+    registrar.ask(2, UUID, A, register(10));
+    assert!(matches!(registrar.poll(), Some(Action::Install(_))), "what is kept stays as it is");
 }
 
 #[test]

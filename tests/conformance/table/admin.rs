@@ -570,7 +570,7 @@ fn features_log() {
         } else {
             admin.command(get_feature(feature).nsid(1)).status()
         } == (0, 0, false);
-        let scope = if matches!(feature, 0x82 | 0x83) { 1 << 20 } else { 1 << 21 };
+        let scope = if matches!(feature, 0x82..=0x84) { 1 << 20 } else { 1 << 21 };
         assert_eq!(word, if there { scope | 1 } else { 0 }, "feature {feature:#04x}");
     }
 }

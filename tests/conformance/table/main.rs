@@ -20,6 +20,7 @@ mod masking;
 mod mpa;
 mod pipe;
 mod property;
+mod protection;
 mod prover;
 mod queue;
 mod rdmap;
@@ -67,6 +68,7 @@ const AREAS: &[&[Requirement]] = &[
     reservation::ROWS,
     ana::ROWS,
     masking::ROWS,
+    protection::ROWS,
     auth::ROWS,
     mpa::ROWS,
     rdmap::ROWS,

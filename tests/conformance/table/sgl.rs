@@ -2,7 +2,7 @@
 use crate::io::read;
 use crate::queue::{Queue, SUCCESS, Status};
 use crate::target::{IN_CAPSULE, Target};
-use crate::wire::{Sqe, capsule_sgl, keyed_sgl};
+use crate::wire::{Sqe, capsule_sgl, keyed_sgl, le};
 use crate::{Requirement, row};
 
 const INVALID_FIELD: Status = (0, 0x02, true);
@@ -82,6 +82,12 @@ pub(crate) const ROWS: &[Requirement] = &[
         "NVMe Base 2.2, 4.3.2, figure 122",
         "a keyed data block of length 0 names nothing, and no key is used or invalidated",
         keyed_nothing,
+    ),
+    row(
+        "sgl-13",
+        "NVMe Base 2.2, 5.1.12.1.2",
+        "a command with a wrong data pointer is in the error log, of the admin queue and of others",
+        wrong_pointers_are_logged,
     ),
 ];
 
@@ -194,4 +200,19 @@ fn keyed_nothing() {
     let (_admin, mut io) = Queue::both(&Target::new());
     let response = io.command(Sqe::new(0).nsid(1).sgl(keyed_sgl((0xDEAD_BEEF, 0), 0, 0x4F)));
     assert_eq!((response.status(), response.invalidated), (SUCCESS, None));
+}
+
+fn wrong_pointers_are_logged() {
+    let (mut admin, mut io) = Queue::both(&Target::new());
+    let of_io = io.command(Sqe::new(0x02).nsid(1).sgl(keyed_sgl((0xDEAD_BEEF, 0), 511, 0x40)));
+    let of_admin = admin.command(Sqe::new(0x06).dword(40, 1).sgl(keyed_sgl((0xDEAD_BEEF, 0), 512, 0x40)));
+    let log = admin.fetch(Sqe::new(0x02).dword(40, 0x01 | 47 << 16), 192);
+    let entry = |at: usize| {
+        (le(&log, at + 8, 2) as u16, le(&log, at + 10, 2) as u16, le(&log, at + 12, 2) >> 1 & 0xFF)
+    };
+    let mut entries = [0, 64].map(entry);
+    entries.sort_unstable();
+    let status = |response: &crate::queue::Response| u64::from(response.status().1);
+    assert_eq!(entries, [(0, of_admin.cid(), status(&of_admin)), (1, of_io.cid(), status(&of_io))]);
+    assert_eq!(log[128..], [0; 64]);
 }

@@ -1,13 +1,14 @@
-//! Lists which Identify returns: namespace identifiers (CNS 02 and 07), descriptors of one namespace (CNS 03)
-//! and command sets (CNS 1C).
+//! Lists which Identify returns: namespace identifiers (CNS 02 and 07), descriptors of one namespace (CNS 03),
+//! controllers (CNS 12 and 13) and command sets (CNS 1C).
 use std::fmt;
 
 use uuid::Uuid;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U32, U64};
 
-/// Most identifiers in one list.
+/// Most identifiers in one list, of namespaces and of controllers.
 const ACTIVE_MAX: usize = 1024;
+const CONTROLLERS_MAX: usize = 2047;
 
 /// What a list of active namespaces says.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,16 @@ pub fn write_active_namespaces(data: &mut [u8], after: u32, ascending: impl Iter
     data.fill(0);
     for (slot, nsid) in data.chunks_exact_mut(4).take(ACTIVE_MAX).zip(ascending.filter(|&n| n > after)) {
         slot.copy_from_slice(&nsid.to_le_bytes());
+    }
+}
+
+/// Writes a list of controllers, as many as there is room for; the rest of `data` is cleared.
+pub fn write_controllers(data: &mut [u8], ascending: &[u16]) {
+    data.fill(0);
+    let listed = &ascending[..ascending.len().min(CONTROLLERS_MAX)];
+    let count = u16::try_from(listed.len()).expect("a list has a limit");
+    for (slot, value) in data.chunks_exact_mut(2).zip([count].iter().chain(listed)) {
+        slot.copy_from_slice(&value.to_le_bytes());
     }
 }
 
