@@ -39,7 +39,7 @@ TOOLS = {
 # What a guest loads; modprobe's own dependency list adds the rest.
 MODULES = (
     "9p 9pnet_virtio overlay virtio_pci virtio_console virtio_rng virtio_net configfs ib_uverbs rdma_ucm iw_cm nvme_rdma "
-    "nvmet_rdma nvme virtio_blk nbd brd null_blk loop fuse dummy veth rdma_rxe sch_netem ext4 xfs crc32_generic crc32c_generic crc32c_intel"
+    "nvmet_rdma nvme virtio_blk nbd brd null_blk loop fuse dummy veth ublk_drv rdma_rxe sch_netem ext4 xfs crc32_generic crc32c_generic crc32c_intel"
 ).split()
 
 # The crc build differs in one constant: as shipped, siw never asks its peer for the MPA checksum.

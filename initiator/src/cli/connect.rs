@@ -10,9 +10,9 @@ use serde_json::json;
 use zeroize::Zeroizing;
 
 use super::arguments::{Format, Output, Target};
-use super::attachment::{Attachment, Directory, Report, Specification, Via};
+use super::attachment::{Attachment, Directory, Entry, Order, Report, Specification, Via};
 use super::error::CliError;
-use super::secrets::{Given, Secrets, Source};
+use super::secrets::{Secrets, Source};
 use super::table;
 use crate::attach::Registration;
 use crate::paths::Policy;
@@ -78,19 +78,26 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     specification.secrets = given.source();
     // What is wrong with them is said here rather than by a process in the background.
     given.source().keys(&given)?;
-    if !arguments.duplicate_connect {
-        refuse_a_second(&specification)?;
-    }
+    let take_over = match arguments.duplicate_connect {
+        false => look_for_the_same(&mut specification)?,
+        true => None,
+    };
     if let Err(wanted) = super::log::filter() {
         eprintln!(
             "ironside: IRONSIDE_LOG is ignored: {wanted:?} is no filter; write for instance ironside_initiator=debug"
         );
     }
-    let attachment = start(&specification, &given)?;
+    let attachment = start(&Order { specification, given, take_over })?;
+    print(&attachment, arguments.output.output_format);
+    Ok(())
+}
+
+/// Says what is attached now.
+pub(super) fn print(attachment: &Attachment, format: Format) {
     Target::remark(&attachment.carried);
-    match arguments.output.output_format {
+    match format {
         Format::Normal => {
-            let Attachment { name, device, reason, nsid, volume, .. } = &attachment;
+            let Attachment { name, device, reason, nsid, volume, .. } = attachment;
             println!("{}", device.display());
             let (nqn, size) = (attachment.specification.nqn, Size(volume.size));
             eprintln!("{name}: {nqn} namespace {nsid}, {size}, via {reason}");
@@ -111,7 +118,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
             "Process": attachment.pid,
         })),
     }
-    Ok(())
 }
 
 fn specification(arguments: &Arguments) -> Result<Specification, CliError> {
@@ -143,21 +149,31 @@ fn specification(arguments: &Arguments) -> Result<Specification, CliError> {
     Ok(specification)
 }
 
-fn refuse_a_second(wanted: &Specification) -> Result<(), CliError> {
-    let entries = Directory::open()?.entries()?;
+/// What is attached already is not attached again. What a process that died has left, and waits for another, is to be
+/// taken over, as it was offered.
+fn look_for_the_same(wanted: &mut Specification) -> Result<Option<String>, CliError> {
     let is_the_same = |attachment: &Attachment| {
         attachment.specification.addresses().any(|one| wanted.addresses().any(|other| one == other))
             && attachment.specification.nqn == wanted.nqn
             && wanted.nsid.is_none_or(|nsid| attachment.nsid == nsid)
     };
-    let mut alive = entries.into_iter().filter(super::attachment::Entry::is_alive);
-    let same = alive.find_map(|entry| entry.attachment.filter(is_the_same));
-    same.map_or(Ok(()), |attachment| Err(CliError::AttachedAlready { name: attachment.name }))
+    let entries = Directory::open()?.entries()?;
+    let same: Vec<_> =
+        entries.into_iter().filter(|entry| entry.attachment.as_ref().is_some_and(is_the_same)).collect();
+    if let Some(alive) = same.iter().find(|entry| entry.is_alive()) {
+        return Err(CliError::AttachedAlready { name: alive.name() });
+    }
+    let left = same.iter().find(|entry| entry.is_recoverable());
+    if let Some(before) = left.and_then(|entry| entry.attachment.as_ref()) {
+        (wanted.via, wanted.read_only) = (before.specification.via, before.specification.read_only);
+    }
+    // The lock on it goes with what was found, for the process that takes it over.
+    Ok(left.map(Entry::name))
 }
 
 /// Starts this very program again as the process behind the attachment, and waits for its report. A process
 /// that has threads already cannot simply be forked.
-fn start(specification: &Specification, given: &Given) -> Result<Attachment, CliError> {
+pub(super) fn start(order: &Order) -> Result<Attachment, CliError> {
     let system = |doing| move |source| CliError::System { doing, source };
     let mut child = Command::new("/proc/self/exe")
         .arg("attach-daemon")
@@ -167,7 +183,7 @@ fn start(specification: &Specification, given: &Given) -> Result<Attachment, Cli
         .stderr(Stdio::null())
         .spawn()
         .map_err(system("starting the attach process"))?;
-    let text = Zeroizing::new(serde_json::to_vec(&(specification, given)).expect("this is plain data"));
+    let text = Zeroizing::new(serde_json::to_vec(order).expect("this is plain data"));
     let mut stdin = child.stdin.take().expect("it was piped");
     stdin.write_all(&text).map_err(system("talking to the attach process"))?;
     drop(stdin);

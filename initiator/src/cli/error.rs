@@ -13,10 +13,13 @@ use ironside_common::nvme::fabrics::InvalidParameter;
 use ironside_common::verbs::RejectReason;
 use serde::{Deserialize, Serialize};
 
-use super::attachment::DirectoryError;
+use super::attachment::{DirectoryError, Via};
+use super::daemon::Lack;
 use super::secrets::SecretsError;
 use crate::attach::{AttachError, ExportError, ProviderError};
 use crate::export::loop_device::LoopError;
+use crate::export::nbd_device::NbdDeviceError;
+use crate::export::ublk::UblkError;
 use crate::export::usage::Use;
 use crate::host::{ConnectError, Doing, HostOptions, NamespaceError, OptionsError};
 use crate::paths::PATHS_MAX;
@@ -81,14 +84,20 @@ pub enum CliError {
     NoAnswer { name: String, source: io::Error },
     #[error("{name} could not be detached: {message}")]
     NotDetached { name: String, message: String },
-    #[error("a block device (--via fuse) takes root")]
-    BlockDeviceTakesRoot,
-    #[error("a block device (--via fuse) takes {missing}, which is missing")]
-    NoDriver { missing: &'static str },
+    #[error("--via {via} {lack}")]
+    Way { via: Via, lack: Lack },
+    #[error("{name} cannot be recovered: there is no device of a process that has died")]
+    NotRecoverable { name: String },
+    #[error("{name} is not recovered: the namespace is another one now, or smaller ({found})")]
+    AnotherVolume { name: String, found: String },
     #[error("cannot mount a FUSE file system at {}: {source}", path.display())]
     Mount { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Loop(#[from] LoopError),
+    #[error(transparent)]
+    Ublk(#[from] UblkError),
+    #[error(transparent)]
+    NbdDevice(#[from] NbdDeviceError),
     #[error("cannot serve NBD at {}: {source}", path.display())]
     Nbd { path: PathBuf, source: io::Error },
     #[error("{0} of the checks failed")]
@@ -117,9 +126,11 @@ impl CliError {
             | Self::Options(_)
             | Self::WhichNamespace { .. } => Class::Usage,
             Self::Attach { source, .. } => class_of_attach(source),
-            Self::NoNamespace { .. } | Self::NoSuchNamespace { .. } => Class::Refused,
+            Self::NoNamespace { .. } | Self::NoSuchNamespace { .. } | Self::AnotherVolume { .. } => {
+                Class::Refused
+            }
             Self::AttachedAlready { .. } | Self::InUse { .. } => Class::InUse,
-            Self::NoSuchAttachment(_) => Class::Unknown,
+            Self::NoSuchAttachment(_) | Self::NotRecoverable { .. } => Class::Unknown,
             Self::Reported { class, .. } => *class,
             Self::Silent { .. }
             | Self::Stuck { .. }
@@ -129,10 +140,11 @@ impl CliError {
             | Self::Unwell(_)
             | Self::Write { .. } => Class::Failed,
             Self::Directory(_)
-            | Self::BlockDeviceTakesRoot
-            | Self::NoDriver { .. }
+            | Self::Way { .. }
             | Self::Mount { .. }
             | Self::Loop(_)
+            | Self::Ublk(_)
+            | Self::NbdDevice(_)
             | Self::Nbd { .. }
             | Self::System { .. } => Class::System,
         }
@@ -150,13 +162,15 @@ impl CliError {
                 "let go of it first (umount, swapoff), or use --force and lose what is unwritten"
             }
             Self::Stuck { .. } | Self::NoAnswer { .. } => "--force ends the attach process whatever it does",
-            Self::BlockDeviceTakesRoot => "run it as root, or use --via nbd, which any user may",
-            Self::NoDriver { missing: "/dev/fuse" } => {
-                "load the driver (modprobe fuse; in a container, hand in /dev/fuse), or use --via nbd"
+            Self::NotRecoverable { .. } => "ironside list shows what is attached; connect attaches anew",
+            Self::AnotherVolume { .. } => {
+                "have the target serve what it served, or ironside disconnect it and lose what is unwritten"
             }
-            Self::NoDriver { .. } => {
-                "load the driver (modprobe loop; in a container, hand in /dev/loop-control), or use --via nbd"
+            Self::Way { lack, .. } => {
+                return Some(format!("{}; or use --via nbd, which any user may", lack.remedy()));
             }
+            Self::Ublk(error) => return Some(device::ublk_remedy(error)),
+            Self::NbdDevice(error) => return Some(device::nbd_device_remedy(error)),
             Self::Mount { source, .. } => return Some(device::mount_remedy(source)),
             Self::Loop(error) => return Some(device::loop_remedy(error)),
             _ => return None,

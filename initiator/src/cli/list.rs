@@ -72,7 +72,10 @@ fn look(entry: &Entry) -> Option<Status> {
         Condition { state, seconds: 0, reason, failed_attempts: 0, gives_up_in_seconds: None, paths }
     };
     if !entry.is_alive() {
-        let condition = without("dead", "its process is gone".into());
+        let condition = match entry.is_recoverable() {
+            true => without("orphaned", "its process is gone".into()),
+            false => without("dead", "its process is gone".into()),
+        };
         return (!entry.uses().is_empty()).then_some(Status { attachment, condition });
     }
     Some(match ask(&entry.path, Question::Status) {
@@ -105,6 +108,7 @@ fn in_words(condition: &Condition) -> Option<String> {
         ("connecting", None) => {
             text.push_str(&format!("; requests wait, {failed_attempts} attempt(s) have failed"));
         }
+        ("orphaned", _) => text.push_str("; requests wait: ironside recover takes it over"),
         ("gone" | "dead", _) => text.push_str("; requests fail: disconnect it, and connect again"),
         _ => {}
     }
@@ -145,7 +149,10 @@ fn tidy(entry: Entry) {
     let name = entry.name();
     let uses = entry.uses();
     if let Some(first) = uses.first() {
-        eprintln!("{name}: its process is gone, but the device is {first}; disconnect --force ends it");
+        let recover = if entry.is_recoverable() { "recover takes it over, " } else { "" };
+        eprintln!(
+            "{name}: its process is gone, but the device is {first}; {recover}disconnect --force ends it"
+        );
         return;
     }
     match entry.clean_up() {
@@ -206,6 +213,7 @@ fn device(status: &Status) -> Value {
         "FailedAttempts": condition.failed_attempts,
         "GivesUpInSeconds": condition.gives_up_in_seconds,
         "Via": attachment.via,
+        "ViaReason": attachment.reason,
         "Carrier": attachment.carried,
         "ReadOnly": attachment.read_only,
         "Process": attachment.pid,

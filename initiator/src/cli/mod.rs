@@ -16,6 +16,7 @@ mod inquiry;
 mod list;
 mod log;
 mod man;
+mod recover;
 mod reserve;
 mod resv_report;
 mod secrets;
@@ -45,6 +46,7 @@ enum Command {
     #[command(visible_alias = "attach")]
     Connect(connect::Arguments),
     Disconnect(disconnect::Arguments),
+    Recover(recover::Arguments),
     List(list::Arguments),
     Doctor(doctor::Arguments),
     IdCtrl(id_ctrl::Arguments),
@@ -72,6 +74,7 @@ impl Cli {
             Command::Discover(arguments) => discover::run(&arguments),
             Command::Connect(arguments) => connect::run(&arguments),
             Command::Disconnect(arguments) => disconnect::run(&arguments),
+            Command::Recover(arguments) => recover::run(&arguments),
             Command::List(arguments) => list::run(&arguments),
             Command::Doctor(arguments) => doctor::run(&arguments),
             Command::IdCtrl(arguments) => id_ctrl::run(&arguments),
@@ -115,6 +118,8 @@ mod tests {
             "ironside doctor -a 127.0.0.1 -s 4420 --provider iwarp -o json",
             "ironside disconnect -n nqn.2026-11.org.example:a",
             "ironside disconnect -d /dev/loop0 --force",
+            "ironside recover vol0 -o json",
+            "ironside recover",
             "ironside list -o normal",
             "ironside id-ctrl /dev/loop0 --provider auto --output-format=json",
             "ironside gen-dhchap-key --hmac 1 --key-length 32 --nqn nqn.2026-11.org.example:a",

@@ -88,6 +88,16 @@ impl Secrets {
 }
 
 impl Given {
+    /// What was given once, as far as it was written down where.
+    pub(super) fn again(source: &Source, options: &HostOptions) -> Result<Self, SecretsError> {
+        match source {
+            Source { secret_file: None, ctrl_secret_file: None } => {
+                configured(Path::new(CONFIGURATION), options)
+            }
+            source => Ok(Self { source: source.clone(), ..Self::default() }),
+        }
+    }
+
     pub(super) fn source(&self) -> Source {
         self.source.clone()
     }

@@ -1,8 +1,11 @@
-//! How a volume reaches other programs on this machine: as an NBD export on a Unix socket, or as one file
-//! of a FUSE file system which a loop device turns into a block device.
+//! How a volume reaches other programs on this machine: as a block device of the ublk driver or of the kernel's NBD
+//! client, as an NBD export on a Unix socket, or as one file of a FUSE file system, which a loop device turns into a block
+//! device.
 pub mod fuse;
 pub mod loop_device;
 pub mod nbd;
+pub mod nbd_device;
 #[cfg(test)]
 mod tests;
+pub mod ublk;
 pub mod usage;

@@ -213,10 +213,15 @@ kernel_target() {
     ln -s "$root/subsystems/$1" "$root/ports/1/subsystems/$1" || fail "the kernel's target does not listen"
 }
 
-# Our initiator in the guest: attach_ours OPTION… sets $device to the block device, detach_ours takes it away.
+# Our initiator in the guest: attach_ours OPTION… sets $device to the block device (by way of $VIA), detach_ours takes it away.
 attach_ours() {
     export HOME=/tmp
-    keep attached.json "$IRONSIDE" connect "$@" -o json -c 1 --via fuse
+    keep attached.json "$IRONSIDE" connect "$@" -o json -c 1 --via "${VIA:-fuse}"
     device=$(sed -n 's/.*"DevicePath": "\(.*\)".*/\1/p' /tmp/said)
+}
+# Kills the process behind the one attachment there is, and waits until it is gone.
+kill_attachment() {
+    kill -9 "$("$IRONSIDE" list -o json | sed -n 's/.*"Process": \([0-9]*\).*/\1/p')" || fail "nothing to kill"
+    wait_until 'flock -n /run/ironside/vol0/lock true'
 }
 detach_ours() { must "$IRONSIDE" disconnect -d "$device"; }

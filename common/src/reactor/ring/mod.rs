@@ -6,6 +6,7 @@
 mod setup;
 #[cfg(test)]
 mod tests;
+mod ublk;
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,6 +24,7 @@ use slab::Slab;
 
 use setup::Completions;
 pub use setup::RingError;
+pub use ublk::UblkCommand;
 
 use super::clock;
 use crate::memory::{Memory, Region};

@@ -8,16 +8,18 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
-use nix::mount::{MntFlags, umount2};
 
 use super::Attachment;
 use crate::export::loop_device::LoopDevice;
 use crate::export::usage::{self, Use};
+use crate::export::{fuse, nbd_device, ublk};
 
 /// Attachments of one user at once.
 const ATTACHMENTS: u32 = 1024;
 const LOCK: &str = "lock";
 const STATE: &str = "state.json";
+/// By what a device of the attachment is known.
+const MARK: &str = "mark";
 
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
@@ -94,6 +96,22 @@ impl Directory {
         Err(DirectoryError::Full)
     }
 
+    /// Takes an attachment over whose process has died; gives what it had written down. Nothing if it lives, or there is
+    /// no such attachment.
+    pub(crate) fn take_over(&self, name: &str) -> Result<Option<(Claim, Attachment)>, DirectoryError> {
+        let found = self.entries()?.into_iter().find(|entry| entry.name() == name);
+        let Some(Entry { path, attachment: Some(attachment), abandoned: Some(lock) }) = found else {
+            return Ok(None);
+        };
+        for socket in ["control.sock", "nbd.sock"] {
+            match fs::remove_file(path.join(socket)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&path, error)),
+                _ => {}
+            }
+        }
+        Ok(Some((Claim { name: name.into(), path, _lock: lock }, attachment)))
+    }
+
     /// Everything attached, by name.
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, DirectoryError> {
         let mut paths: Vec<_> = fs::read_dir(&self.path)
@@ -127,6 +145,19 @@ impl Claim {
         written.map_err(|e| io_error(&draft, e))
     }
 
+    /// A mark by which a device of this attachment is known, written down before there is one.
+    pub(crate) fn mark(&self) -> Result<u64, DirectoryError> {
+        let path = self.path.join(MARK);
+        let mark = uuid::Uuid::new_v4().as_u64_pair().1;
+        fs::write(&path, format!("{mark:016x}\n")).map_err(|e| io_error(&path, e))?;
+        Ok(mark)
+    }
+
+    /// The mark there is already.
+    pub(crate) fn known_mark(&self) -> Option<u64> {
+        mark_in(&self.path)
+    }
+
     /// Removes all trace of the attachment.
     pub(crate) fn release(self) -> io::Result<()> {
         remove(&self.path)
@@ -153,11 +184,26 @@ impl Entry {
 
     /// Who uses what a dead process has left behind.
     pub(crate) fn uses(&self) -> Vec<Use> {
-        let device = self.attachment.as_ref().and_then(|attachment| attachment.loop_device.as_deref());
-        device.filter(|device| self.is_ours(device)).map(usage::of).unwrap_or_default()
+        self.left_behind().map(|device| usage::of(&device)).unwrap_or_default()
     }
 
-    /// Takes away what a dead process has left behind: loop device, mount, sockets, the directory.
+    /// Whether another process may take over the device of one that has died.
+    pub(crate) fn is_recoverable(&self) -> bool {
+        !self.is_alive()
+            && self.attachment.as_ref().is_some_and(|attachment| attachment.via.is_recoverable())
+            && self.left_behind().is_some()
+    }
+
+    /// The block device a process has left behind, if it is still that.
+    fn left_behind(&self) -> Option<PathBuf> {
+        let device = self.attachment.as_ref().and_then(|attachment| attachment.loop_device.clone());
+        device.filter(|device| self.is_ours(device)).or_else(|| {
+            let mark = mark_in(&self.path)?;
+            ublk::marked(mark).or_else(|| nbd_device::marked(mark))
+        })
+    }
+
+    /// Takes away what a dead process has left behind: devices, mount, sockets, the directory.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -171,23 +217,28 @@ impl Entry {
             let detached = LoopDevice::at(device).detach();
             detached.map_err(|error| io_error(device, io::Error::other(error)))?;
         }
-        let mount = self.path.join(MOUNT);
-        match umount2(&mount, MntFlags::MNT_DETACH) {
-            // It was not mounted, or never made.
-            Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => {}
-            Err(error) => return Err(io_error(&mount, error.into())),
+        if let Some(mark) = mark_in(&self.path) {
+            let failed = |error| io_error(&self.path, error);
+            ublk::remove(mark).map_err(|error| failed(io::Error::other(error)))?;
+            nbd_device::remove(mark).map_err(|error| failed(io::Error::other(error)))?;
         }
+        let mount = self.path.join(MOUNT);
+        fuse::unmount(&mount).map_err(|error| io_error(&mount, error))?;
         remove(&self.path).map_err(|e| io_error(&self.path, e))
     }
 
     /// Whether a loop device still stands on our file, or serves somebody else by now.
     fn is_ours(&self, device: &Path) -> bool {
-        LoopDevice::at(device).stands_on(&self.path.join(MOUNT).join(crate::export::fuse::FILE))
+        LoopDevice::at(device).stands_on(&self.path.join(MOUNT).join(fuse::FILE))
     }
 }
 
 /// Where the FUSE file system of an attachment is mounted.
 pub(crate) const MOUNT: &str = "mnt";
+
+fn mark_in(path: &Path) -> Option<u64> {
+    u64::from_str_radix(fs::read_to_string(path.join(MARK)).ok()?.trim(), 16).ok()
+}
 
 /// The lock of an attachment's directory, if nobody has it and the directory is still there.
 fn lock(path: &Path) -> Option<Flock<File>> {
@@ -250,6 +301,22 @@ mod tests {
         assert!(!entry.is_alive() && entry.attachment.is_none() && entry.uses().is_empty());
         entry.clean_up().unwrap();
         assert!(directory.entries().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_mark_is_known_to_who_comes_later() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Directory::at(place.path().to_owned()).unwrap();
+        let claim = directory.claim().unwrap();
+        assert_eq!(claim.known_mark(), None);
+        let mark = claim.mark().unwrap();
+        assert_eq!((claim.known_mark(), mark_in(claim.path())), (Some(mark), Some(mark)));
+        assert_ne!(claim.mark().unwrap(), mark);
+        // Nobody takes over what lives, or what was left half made.
+        assert!(directory.take_over("vol0").unwrap().is_none());
+        drop(claim);
+        assert!(directory.take_over("vol0").unwrap().is_none());
+        assert!(directory.take_over("vol1").unwrap().is_none());
     }
 
     #[test]

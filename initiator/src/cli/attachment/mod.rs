@@ -3,6 +3,7 @@ mod control;
 mod directory;
 mod process;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::error::Class;
-use super::secrets::Source;
+use super::secrets::{Given, Source};
 use crate::attach::{Carried, Crc, Provider, Registration};
 use crate::host::{Controller, HostOptions, Namespace};
 use crate::paths::Policy;
@@ -25,18 +26,70 @@ pub(super) use process::Process;
 
 /// How a volume is to be reached by others.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Via {
     /// The best there is on this machine
     #[default]
     Auto,
-    /// An NBD server on a Unix socket, for qemu, libnbd, fio: needs nothing
-    Nbd,
+    /// A block device by the ublk driver, which outlives a crash of ours: needs root and Linux 6.5
+    Ublk,
     /// A block device, by FUSE and the loop driver: needs root
     Fuse,
+    /// A file, by FUSE: needs nothing but fusermount3
+    FuseFile,
+    /// A block device by the kernel's NBD client, which outlives a crash of ours for a while: needs root
+    NbdDevice,
+    /// An NBD server on a Unix socket, for qemu, libnbd, fio: needs nothing
+    Nbd,
+}
+
+impl Via {
+    /// What it is by.
+    pub(super) const fn in_words(self) -> &'static str {
+        match self {
+            Self::Auto => "whatever is best",
+            Self::Ublk => "the ublk driver",
+            Self::Fuse => "FUSE and the loop driver",
+            Self::FuseFile => "FUSE",
+            Self::NbdDevice => "the kernel's NBD client",
+            Self::Nbd => "NBD",
+        }
+    }
+
+    /// Whether it makes a block device, for which the kernel may hold data back.
+    pub(super) const fn makes_a_device(self) -> bool {
+        matches!(self, Self::Ublk | Self::Fuse | Self::NbdDevice)
+    }
+
+    /// Whether a process may take it over from one that has died.
+    pub(super) const fn is_recoverable(self) -> bool {
+        matches!(self, Self::Ublk | Self::NbdDevice)
+    }
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Ublk => "ublk",
+            Self::Fuse => "fuse",
+            Self::FuseFile => "fuse-file",
+            Self::NbdDevice => "nbd-device",
+            Self::Nbd => "nbd",
+        })
+    }
 }
 
 /// What the process behind an attachment is told when it starts.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Order {
+    pub(super) specification: Specification,
+    pub(super) given: Given,
+    /// The attachment of a process that has died, to be gone on with.
+    pub(super) take_over: Option<String>,
+}
+
+/// What is to be attached, and how.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Specification {
     pub(super) address: SocketAddr,
@@ -106,6 +159,9 @@ pub(super) struct Attachment {
     pub(super) specification: Specification,
     /// The namespace there is, or the one that was asked for.
     pub(super) nsid: u32,
+    /// What names the namespace for good.
+    #[serde(default)]
+    pub(super) identity: Option<String>,
     /// The way that was taken.
     pub(super) via: Via,
     /// Why this way and no other.
@@ -113,7 +169,7 @@ pub(super) struct Attachment {
     /// What carries its connections.
     #[serde(default)]
     pub(super) carried: Carried,
-    /// What others open: a block device or a socket.
+    /// What others open: a block device, a file or a socket.
     pub(super) device: PathBuf,
     /// As asked, or because the namespace is.
     pub(super) read_only: bool,

@@ -4,6 +4,7 @@
 //! signals, questions and news of the reactor, which runs in a thread of its own.
 mod offer;
 mod setup;
+mod ways;
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -15,9 +16,10 @@ use nix::sys::signalfd::SignalFd;
 use tracing::{info, warn};
 
 use self::offer::Offer;
+pub(super) use self::ways::{Lack, Machine};
 use super::attachment::{
-    self, Answer, Attachment, Claim, Condition, PathCondition, Question, Report, Specification, VolumeFacts,
-    listen,
+    self, Answer, Attachment, Claim, Condition, Order, PathCondition, Question, Report, Specification,
+    VolumeFacts, listen,
 };
 use super::error::CliError;
 use super::inquiry::choose;
@@ -61,6 +63,20 @@ fn tell(report: &Report) -> io::Result<()> {
     setup::close_stdout()
 }
 
+fn connect(specification: &Specification, given: &Given) -> Result<Attached, CliError> {
+    let mut options = Box::new(specification.options());
+    options.keys = specification.secrets.keys(given)?;
+    let attach = AttachOptions {
+        more_addresses: specification.more_addresses.clone(),
+        policy: specification.iopolicy,
+        crc: specification.crc,
+        provider: specification.provider,
+        registration: specification.registration,
+        ..AttachOptions::new((*options).clone())
+    };
+    Attached::attach(attach).map_err(|source| CliError::Attach { options, source })
+}
+
 struct Daemon {
     attachment: Attachment,
     claim: Claim,
@@ -73,19 +89,29 @@ struct Daemon {
 impl Daemon {
     fn start() -> Result<Self, CliError> {
         let system = |doing| move |source: io::Error| CliError::System { doing, source };
-        let (specification, given): (Specification, Given) = serde_json::from_reader(io::stdin().lock())
+        let Order { specification, given, take_over } = serde_json::from_reader(io::stdin().lock())
             .map_err(io::Error::from)
             .map_err(system("reading what to attach"))?;
         setup::leave_the_terminal();
-        let claim = attachment::Directory::open()?.claim()?;
-        let started = Self::start_in(&claim, &specification, &given);
+        let directory = attachment::Directory::open()?;
+        let (claim, before) = match take_over {
+            None => (directory.claim()?, None),
+            Some(name) => {
+                let taken = directory.take_over(&name)?;
+                let (claim, before) = taken.ok_or(CliError::NotRecoverable { name })?;
+                (claim, Some(before))
+            }
+        };
+        let started = Self::start_in(&claim, &specification, &given, before.as_ref());
         match started {
             Ok((attachment, attached, offer, control, signals)) => {
                 Ok(Self { attachment, claim, attached, offer, control, signals })
             }
             Err(error) => {
-                // The error says more than a failure to tidy up would.
-                let _ = claim.release();
+                // The error says more than a failure to tidy up would; what was taken over stays for another attempt.
+                if before.is_none() {
+                    let _ = claim.release();
+                }
                 Err(error)
             }
         }
@@ -95,29 +121,27 @@ impl Daemon {
         claim: &Claim,
         specification: &Specification,
         given: &Given,
+        before: Option<&Attachment>,
     ) -> Result<(Attachment, Attached, Offer, UnixListener, SignalFd), CliError> {
         let system = |doing| move |source| CliError::System { doing, source };
         setup::log_to(&claim.path().join("log")).map_err(system("opening the log"))?;
         let signals = setup::signals().map_err(system("asking for signals"))?;
-        let (via, reason) = offer::decide(specification.via)?;
-        if via == attachment::Via::Fuse {
+        let (via, reason) = match before {
+            None => ways::decide(specification.via)?,
+            Some(before) => (before.via, format!("{}, taken over", before.via.in_words())),
+        };
+        if via.makes_a_device() {
             setup::protect_memory();
         }
         let control = listen(claim.path()).map_err(system("listening for questions"))?;
-        let mut options = Box::new(specification.options());
-        options.keys = specification.secrets.keys(given)?;
-        let attach = AttachOptions {
-            more_addresses: specification.more_addresses.clone(),
-            policy: specification.iopolicy,
-            crc: specification.crc,
-            provider: specification.provider,
-            registration: specification.registration,
-            ..AttachOptions::new((*options).clone())
-        };
-        let attached = Attached::attach(attach).map_err(|source| CliError::Attach { options, source })?;
+        let attached = connect(specification, given)?;
         let found = attached.description();
-        let namespace = choose(found, specification.nsid)?;
-        let offer = Offer::make(&attached, claim.path(), specification, namespace, via)?;
+        let nsid = before.map(|before| before.nsid).or(specification.nsid);
+        let namespace = choose(found, nsid)?;
+        let offer = match before {
+            None => Offer::make(&attached, claim, specification, namespace, via)?,
+            Some(before) => Offer::take_over(&attached, claim, before, namespace)?,
+        };
         let attachment = offer.attachment(claim, specification, found, namespace, reason);
         claim.write(&attachment)?;
         info!("{} is ready at {}", specification.nqn, attachment.device.display());

@@ -10,7 +10,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{dup2_stderr, dup2_stdout, setsid};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::configure_io_flusher_behavior;
-use tracing::{debug, info};
+use tracing::info;
 
 /// Makes a session of its own, so that no terminal takes the process with it.
 pub(super) fn leave_the_terminal() {
@@ -53,13 +53,17 @@ pub(super) fn protect_memory() {
     if let Err(error) = configure_io_flusher_behavior(true) {
         info!("not treated as an I/O flusher, which takes CAP_SYS_RESOURCE: {error}");
     }
+    // Who kills this process to get memory gets none, and loses what waits to be written.
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-1000") {
+        info!("not spared when memory runs out, which takes CAP_SYS_RESOURCE: {error}");
+    }
     // Within a limit every later allocation would fail once it is reached.
     if let Err(error) = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY) {
-        return debug!("memory is not locked, since how much may be is limited: {error}");
+        return info!("memory is not locked, since how much may be is limited: {error}");
     }
     // As pages come into use: the buffers are far larger than what is ever touched of them.
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(error) = mlockall(flags) {
-        debug!("memory is not locked: {error}");
+        info!("memory is not locked, which takes CAP_IPC_LOCK: {error}");
     }
 }

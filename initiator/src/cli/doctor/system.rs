@@ -6,6 +6,7 @@ use ironside_common::size::Size;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 use super::Finding;
+use crate::cli::daemon::Machine as Ways;
 
 /// What buffers of an attachment an adapter has to have locked.
 const LOCKED: u64 = 256 << 20;
@@ -35,6 +36,12 @@ pub(super) fn line(path: &Path) -> Option<String> {
 pub(super) fn check_memlock(adapter: bool) -> Finding {
     let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
     judge_memlock(limit, nix::unistd::geteuid().is_root(), adapter)
+}
+
+/// How a volume would be attached here.
+pub(super) fn check_ways() -> Finding {
+    let (_, reason) = Ways::this().best();
+    Finding::ok("attach", format!("--via auto takes {reason}"))
 }
 
 fn judge_memlock(limit: u64, root: bool, adapter: bool) -> Finding {

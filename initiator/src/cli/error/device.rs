@@ -2,6 +2,8 @@
 use std::io;
 
 use crate::export::loop_device::LoopError;
+use crate::export::nbd_device::NbdDeviceError;
+use crate::export::ublk::UblkError;
 
 /// Any user may have it, on any machine.
 const WITHOUT: &str = "; or use --via nbd, which needs neither";
@@ -20,6 +22,43 @@ pub(super) fn mount_remedy(error: &io::Error) -> String {
         Some(libc::ENOSPC) => "the limit on mounts is reached (sysctl fs.mount-max): unmount something",
         Some(libc::EBUSY) => "something is mounted there already: ironside list cleans up what is left over",
         _ => "FUSE takes root and /dev/fuse",
+    };
+    format!("{advice}{WITHOUT}")
+}
+
+/// When the ublk driver does not make or keep a device.
+pub(super) fn ublk_remedy(error: &UblkError) -> String {
+    let advice = match error {
+        UblkError::Open(source) if source.raw_os_error() == Some(libc::ENOENT) => {
+            "load the driver (modprobe ublk_drv); in a container, hand in /dev/ublk-control"
+        }
+        UblkError::Open(_) => {
+            "ublk devices take root and CAP_SYS_ADMIN: in a container, run it with --privileged"
+        }
+        UblkError::TooOld => "use --via fuse, which older kernels have too",
+        UblkError::BlockSize(_) => "format it with smaller blocks",
+        UblkError::Device { doing: "opening it", .. } => "in a container, mount the machine's /dev",
+        UblkError::Device { source, .. } if source.kind() == io::ErrorKind::TimedOut => {
+            "ironside list says whether the target answers; the log may say more"
+        }
+        UblkError::Device { .. } => "the kernel's log (dmesg) may say more",
+        UblkError::Gone | UblkError::Transfer { .. } => {
+            return "ironside disconnect it, and connect anew".into();
+        }
+    };
+    format!("{advice}{WITHOUT}")
+}
+
+/// When the kernel's NBD client does not make or keep a device.
+pub(super) fn nbd_device_remedy(error: &NbdDeviceError) -> String {
+    let advice = match error {
+        NbdDeviceError::Open(_) => "load the driver (modprobe nbd)",
+        NbdDeviceError::BlockSize(_) => "format it with smaller blocks",
+        NbdDeviceError::Refused { source, .. } if source.raw_os_error() == Some(libc::EPERM) => {
+            "NBD devices take root and CAP_SYS_ADMIN: in a container, run it with --privileged"
+        }
+        NbdDeviceError::Refused { .. } => "the kernel's log (dmesg) may say more",
+        NbdDeviceError::Gone => return "ironside disconnect it, and connect anew".into(),
     };
     format!("{advice}{WITHOUT}")
 }

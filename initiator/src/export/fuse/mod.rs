@@ -10,6 +10,7 @@ mod tests;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -105,6 +106,28 @@ impl Mount {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Ends whatever is mounted at `path`, by whatever right there is. That nothing is mounted there is well too.
+///
+/// # Errors
+/// When the kernel and `fusermount3` refuse.
+pub fn unmount(path: &Path) -> io::Result<()> {
+    match umount2(path, MntFlags::MNT_DETACH) {
+        Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => Ok(()),
+        // A user's own mount is ended by the program which made it; and it says too that there is none.
+        Err(nix::errno::Errno::EPERM) if !is_mounted(path) => Ok(()),
+        Err(nix::errno::Errno::EPERM) => {
+            let ended = Command::new("fusermount3").args(["-u", "-z", "-q", "--"]).arg(path).status()?;
+            if ended.success() { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == path))
 }
 
 /// What the reactor needs for its half; may move to its thread.

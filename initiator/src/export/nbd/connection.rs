@@ -10,7 +10,7 @@ use ironside_common::memory::Lease;
 use ironside_common::verbs::Sge;
 use slab::Slab;
 
-use super::negotiation::{self, Negotiation, Outcome};
+use super::negotiation::{self, Agreed, Negotiation, Outcome};
 use super::output::{Output, Part};
 use super::reply::{self, Head};
 use super::staging::Staging;
@@ -102,6 +102,12 @@ impl Connection {
             output,
             structured: false,
         }
+    }
+
+    /// One whose client needs no words before its first request: it knows the export, and takes simple replies.
+    pub(super) fn agreed(parameters: Arc<Parameters>, piece_size: u32) -> Self {
+        let phase = Phase::Transmission(Transmission::new(Agreed::default()));
+        Self { phase, output: Output::new(DEPTH), ..Self::new(parameters, piece_size) }
     }
 
     /// Where the next bytes go, or nothing if none are wanted for now.

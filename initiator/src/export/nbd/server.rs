@@ -49,6 +49,9 @@ pub struct Server {
     /// Gone once the export is to end.
     listener: Option<Listener>,
     listener_state: Watch,
+    /// A client which was handed over, until it has its place.
+    handed: Option<UnixStream>,
+    closing: bool,
     parameters: Arc<Parameters>,
     links: Vec<Option<Link>>,
     clients: Arc<AtomicUsize>,
@@ -110,10 +113,22 @@ impl Server {
     /// Serves a volume of these parameters to whoever connects.
     #[must_use]
     pub fn new(listener: Listener, parameters: Parameters) -> Self {
+        Self { clients: listener.clients(), listener: Some(listener), ..Self::to(None, parameters) }
+    }
+
+    /// Serves a volume to one client alone, which is connected and knows what it is: the kernel.
+    #[must_use]
+    pub fn handed(client: UnixStream, parameters: Parameters) -> Self {
+        Self::to(Some(client), parameters)
+    }
+
+    fn to(handed: Option<UnixStream>, parameters: Parameters) -> Self {
         Self {
-            clients: listener.clients(),
-            listener: Some(listener),
+            clients: Arc::default(),
+            listener: None,
             listener_state: Watch::Hot,
+            handed,
+            closing: false,
             parameters: Arc::new(parameters),
             links: (0..CONNECTIONS).map(|_| None).collect(),
             generation: 0,
@@ -122,24 +137,31 @@ impl Server {
     }
 
     fn accept(&mut self, context: &Context<'_>) -> bool {
+        let piece_size = context.pool.largest().min(context.volume.geometry().max_transfer);
+        let parameters = Arc::clone(&self.parameters);
+        if let Some(socket) = self.handed.take() {
+            self.seat(socket, Connection::agreed(parameters, piece_size));
+            return true;
+        }
         let Some(listener) = self.listener.as_ref().filter(|_| self.listener_state == Watch::Hot) else {
             return false;
         };
         match listener.socket.accept() {
             Ok((socket, _)) => {
-                let Some(free) = self.links.iter_mut().find(|link| link.is_none()) else {
-                    info!("a client was turned away: {CONNECTIONS} are connected");
-                    return true;
-                };
-                self.generation = self.generation.wrapping_add(1);
-                let piece_size = context.pool.largest().min(context.volume.geometry().max_transfer);
-                let connection = Connection::new(Arc::clone(&self.parameters), piece_size);
-                *free = Some(Link::new(socket, connection, self.generation));
-                self.clients.fetch_add(1, Ordering::Relaxed);
+                self.seat(socket, Connection::new(parameters, piece_size));
                 true
             }
             Err(_) => false,
         }
+    }
+
+    fn seat(&mut self, socket: UnixStream, connection: Connection) {
+        let Some(free) = self.links.iter_mut().find(|link| link.is_none()) else {
+            return info!("a client was turned away: {CONNECTIONS} are connected");
+        };
+        self.generation = self.generation.wrapping_add(1);
+        *free = Some(Link::new(socket, connection, self.generation));
+        self.clients.fetch_add(1, Ordering::Relaxed);
     }
 
     fn link(&mut self, slot: u16, generation: u16) -> Option<&mut Link> {
@@ -210,7 +232,8 @@ impl Export for Server {
     }
 
     fn close(&mut self, context: &mut Context<'_>) -> bool {
-        if self.listener.take().is_some() {
+        self.listener = None;
+        if !std::mem::replace(&mut self.closing, true) {
             self.patience.set(context.now + PATIENCE);
         }
         let impatient = self.patience.expired(context.now);
