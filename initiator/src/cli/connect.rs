@@ -158,8 +158,9 @@ fn look_for_the_same(wanted: &mut Specification) -> Result<Option<String>, CliEr
             && wanted.nsid.is_none_or(|nsid| attachment.nsid == nsid)
     };
     let entries = Directory::open()?.entries()?;
-    let same: Vec<_> =
+    let mut same: Vec<_> =
         entries.into_iter().filter(|entry| entry.attachment.as_ref().is_some_and(is_the_same)).collect();
+    same.iter_mut().for_each(Entry::settle);
     if let Some(alive) = same.iter().find(|entry| entry.is_alive()) {
         return Err(CliError::AttachedAlready { name: alive.name() });
     }

@@ -63,8 +63,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     Ok(())
 }
 
-fn end(entry: Entry, force: bool) -> Result<(), CliError> {
+fn end(mut entry: Entry, force: bool) -> Result<(), CliError> {
     let name = entry.name();
+    entry.settle();
     if !entry.is_alive() {
         let uses = entry.uses();
         if !uses.is_empty() && !force {

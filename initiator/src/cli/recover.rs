@@ -42,6 +42,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
 /// What is to be started. Locks on what was found end with this, for those who take it over.
 fn orders(name: Option<&str>) -> Result<Vec<Order>, CliError> {
     let mut entries = Directory::open()?.entries()?;
+    entries.iter_mut().for_each(Entry::settle);
     if let Some(word) = name {
         let is_meant = |entry: &Entry| {
             entry.name() == word || entry.attachment.as_ref().is_some_and(|found| found.is_called(word))

@@ -4,7 +4,7 @@
 EXPECTED = "nbd|I/O error|Buffer I/O"
 
 
-def run(lab):
+def run(lab, rounds=2):
     guest = lab.guest(
         """
         modprobe nbd nbds_max=2 || fail "modules"
@@ -75,13 +75,14 @@ def run(lab):
         must_fail dd if=/dev/zero of="$device" bs=4k count=1 oflag=direct
         must dd if="$device" of=/dev/null bs=1M iflag=direct
         detach_ours
-        step "ten rounds"
-        for round in $(seq 10); do attach --nsid 1; detach_ours; done
+        step "rounds"
+        for round in $(seq $ROUNDS); do attach --nsid 1; detach_ours; done
         nothing_left
         stop_serving
         """,
         programs=("target", "ironside"),
         NQN="nqn.2026-01.org.example:nbd-device",
+        ROUNDS=rounds,
         expected=EXPECTED,
     )
     assert guest.json("list")["Devices"] == [], guest.said("list")

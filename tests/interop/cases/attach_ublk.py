@@ -1,7 +1,7 @@
 """`ironside` by the ublk driver: what the kernel is told, fio, ext4, killed under load and recovered, read-only, nothing left."""
 
 
-def run(lab):
+def run(lab, rounds=2):
     guest = lab.guest(
         """
         modprobe ublk_drv || fail "modules"
@@ -86,13 +86,14 @@ def run(lab):
         detach_ours
         nothing_left
 
-        step "ten rounds"
-        for round in $(seq 10); do attach --nsid 1; detach_ours; done
+        step "rounds"
+        for round in $(seq $ROUNDS); do attach --nsid 1; detach_ours; done
         nothing_left
         stop_serving
         """,
         programs=("target", "ironside"),
         NQN="nqn.2026-01.org.example:ublk",
+        ROUNDS=rounds,
         expected="ublk|I/O error|Buffer I/O",
     )
     assert guest.json("list")["Devices"] == [], guest.said("list")

@@ -6,10 +6,13 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 
 use super::Attachment;
+use super::control::{Question, ask};
 use crate::export::loop_device::LoopDevice;
 use crate::export::usage::{self, Use};
 use crate::export::{fuse, nbd_device, ublk};
@@ -18,6 +21,9 @@ use crate::export::{fuse, nbd_device, ublk};
 const ATTACHMENTS: u32 = 1024;
 const LOCK: &str = "lock";
 const STATE: &str = "state.json";
+/// How long a process may take to die, and how often it is looked whether it has.
+const DYING_PATIENCE: Duration = Duration::from_secs(10);
+const DYING_INTERVAL: Duration = Duration::from_millis(20);
 /// By what a device of the attachment is known.
 const MARK: &str = "mark";
 
@@ -180,6 +186,21 @@ impl Entry {
     /// Whether the process behind it lives.
     pub(crate) fn is_alive(&self) -> bool {
         self.abandoned.is_none()
+    }
+
+    /// Waits for a process that is dying, as one is for a moment that was killed, to be gone.
+    pub(crate) fn settle(&mut self) {
+        let end = Instant::now() + DYING_PATIENCE;
+        let is_dying = |path: &Path| {
+            let asked = ask(path, Question::Status);
+            asked.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        };
+        if self.is_alive() && is_dying(&self.path) {
+            while self.is_alive() && Instant::now() < end {
+                thread::sleep(DYING_INTERVAL);
+                self.abandoned = lock(&self.path);
+            }
+        }
     }
 
     /// Who uses what a dead process has left behind.

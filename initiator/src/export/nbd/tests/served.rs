@@ -111,3 +111,20 @@ fn clients_come_and_go_and_those_too_many_are_turned_away() {
     }
     assert_eq!(served.end().len() as u64, GEOMETRY.size);
 }
+
+#[test]
+fn a_client_which_is_handed_over_needs_no_words_before_its_first_request() {
+    let (mut kernel, ours) = UnixStream::pair().unwrap();
+    let running = Running::start(move |_| Server::handed(ours, parameters()));
+    kernel.write_all(&request(command::WRITE, 0, 1, 4096, 4096)).unwrap();
+    kernel.write_all(&[0x5A; 4096]).unwrap();
+    expect_done(&mut kernel, 1);
+    kernel.write_all(&request(command::READ, 0, 2, 4096, 4096)).unwrap();
+    expect_done(&mut kernel, 2);
+    let mut back = [0; 4096];
+    kernel.read_exact(&mut back).unwrap();
+    assert_eq!(back, [0x5A; 4096]);
+    // It ends with the export, whether its client has said farewell or not.
+    assert!(running.end()[4096..8192].iter().all(|&byte| byte == 0x5A));
+    assert_eq!(kernel.read(&mut [0; 1]).unwrap(), 0, "hung up on");
+}
