@@ -101,7 +101,9 @@ impl Offer {
     ) -> Result<Self, CliError> {
         let VolumeFacts { size, block_size, .. } = before.volume;
         let identity = namespace.identity.to_string();
-        let is_the_same = before.identity.as_ref().is_none_or(|before| *before == identity);
+        // What has no identifier could be anything.
+        let is_the_same =
+            namespace.identity != Default::default() && before.identity.as_ref() == Some(&identity);
         if !is_the_same || block_size != namespace.geometry.block_size || namespace.geometry.size < size {
             return Err(CliError::AnotherVolume { name: before.name.clone(), found: identity });
         }
