@@ -57,6 +57,7 @@ pub enum NbdDeviceError {
 #[derive(Debug)]
 pub struct NbdDevice {
     number: u32,
+    mark: u64,
 }
 
 impl NbdDevice {
@@ -70,7 +71,6 @@ impl NbdDevice {
         }
         let refused = |source| NbdDeviceError::Refused { doing: "making a device", source };
         let (ours, theirs) = UnixStream::pair().map_err(refused)?;
-        let backend = [backend(mark).as_bytes(), &[0]].concat();
         let attributes = Attributes::default()
             .with(SIZE_BYTES, &geometry.size.to_ne_bytes())
             .with(BLOCK_SIZE_BYTES, &u64::from(geometry.block_size).to_ne_bytes())
@@ -78,11 +78,11 @@ impl NbdDevice {
             .with(TIMEOUT, &0_u64.to_ne_bytes())
             .with(DEAD_CONNECTION_TIMEOUT, &ORPHANED_S.to_ne_bytes())
             .with(SERVER_FLAGS, &u64::from(flags(geometry)).to_ne_bytes())
-            .with(BACKEND_IDENTIFIER, &backend);
+            .with(BACKEND_IDENTIFIER, &backend(mark));
         let answer = open()?.ask(CONNECT, &with_socket(attributes, &theirs)).map_err(refused)?;
         let number = Netlink::number(&answer, INDEX);
         let number = number.ok_or_else(|| refused(io::ErrorKind::InvalidData.into()))?;
-        Ok((Self { number }, ours))
+        Ok((Self { number, mark }, ours))
     }
 
     /// The device with this mark, whose process has died; gives the new server's end, where requests come at once.
@@ -92,15 +92,15 @@ impl NbdDevice {
     pub fn take_over(mark: u64) -> Result<(Self, UnixStream), NbdDeviceError> {
         let refused = |source| NbdDeviceError::Refused { doing: "taking a device over", source };
         let number = find(mark).ok_or(NbdDeviceError::Gone)?;
+        let device = Self { number, mark };
         let end = Instant::now() + BURIAL_PATIENCE;
         loop {
             let (ours, theirs) = UnixStream::pair().map_err(refused)?;
-            let attributes = Attributes::default().with(INDEX, &number.to_ne_bytes());
-            open()?.ask(RECONFIGURE, &with_socket(attributes, &theirs)).map_err(refused)?;
+            open()?.ask(RECONFIGURE, &with_socket(device.attributes(), &theirs)).map_err(refused)?;
             drop(theirs);
             // The kernel takes no connection as long as it has not seen that the other is dead, and does not say so.
             if !is_hung_up(&ours) {
-                return Ok((Self { number }, ours));
+                return Ok((device, ours));
             }
             if Instant::now() > end {
                 return Err(refused(io::ErrorKind::TimedOut.into()));
@@ -132,9 +132,14 @@ impl NbdDevice {
     /// # Errors
     /// When the kernel refuses.
     pub fn remove(&self) -> Result<(), NbdDeviceError> {
-        let attributes = Attributes::default().with(INDEX, &self.number.to_ne_bytes());
-        let told = open()?.ask(DISCONNECT, &attributes);
+        let told = open()?.ask(DISCONNECT, &self.attributes());
         told.map(drop).map_err(|source| NbdDeviceError::Refused { doing: "disconnecting a device", source })
+    }
+
+    /// Which device is meant. The kernel makes sure that it is ours.
+    fn attributes(&self) -> Attributes {
+        let backend = backend(self.mark);
+        Attributes::default().with(INDEX, &self.number.to_ne_bytes()).with(BACKEND_IDENTIFIER, &backend)
     }
 }
 
@@ -149,13 +154,13 @@ pub fn marked(mark: u64) -> Option<PathBuf> {
 /// # Errors
 /// When the kernel refuses.
 pub fn remove(mark: u64) -> Result<(), NbdDeviceError> {
-    find(mark).map_or(Ok(()), |number| NbdDevice { number }.remove())
+    find(mark).map_or(Ok(()), |number| NbdDevice { number, mark }.remove())
 }
 
 fn find(mark: u64) -> Option<u32> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let mut ours = devices.filter(|device| {
-        fs::read_to_string(device.path().join("backend")).is_ok_and(|says| says.trim_end() == backend(mark))
+        fs::read_to_string(device.path().join("backend")).is_ok_and(|says| says.trim_end() == name(mark))
     });
     ours.next()?.file_name().to_str()?.strip_prefix("nbd")?.parse().ok()
 }
@@ -164,9 +169,14 @@ fn path(number: u32) -> PathBuf {
     format!("/dev/nbd{number}").into()
 }
 
-/// What the kernel keeps of us beside the device.
-fn backend(mark: u64) -> String {
+/// What the kernel keeps of us beside the device, and shows.
+fn name(mark: u64) -> String {
     format!("ironside-{mark:016x}")
+}
+
+/// The same as it is told.
+fn backend(mark: u64) -> Vec<u8> {
+    [name(mark).as_bytes(), &[0]].concat()
 }
 
 fn open() -> Result<Netlink, NbdDeviceError> {
