@@ -33,8 +33,8 @@ fn a_file_holds_the_volume_and_is_guarded() {
     let medium = fs::read(bench.place.join("volume")).unwrap();
     assert!(medium[4096..12288].iter().all(|&byte| byte == 0x5A));
     // Not whole blocks; and the volume has the size it has.
-    assert_eq!(file.write_at(&[1; 100], 0).unwrap_err().raw_os_error(), Some(nix::libc::EINVAL));
-    assert_eq!(file.write_at(&[1; 4096], 64 << 20).unwrap_err().raw_os_error(), Some(nix::libc::ENOSPC));
+    assert_eq!(file.write_at(&[1; 100], 0).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    assert_eq!(file.write_at(&[1; 4096], 64 << 20).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
     assert!(bench.initiator.fail(5, &["disconnect", "vol0"]).contains("open by"));
     drop(file);
     bench.initiator.succeed(&["disconnect", "-d", path]);
@@ -47,7 +47,7 @@ fn a_read_only_file_refuses_writes() {
     let attached = bench.connect(&["--via", "fuse-file", "--read-only"]);
     let path = attached["DevicePath"].as_str().unwrap();
     let refused = File::options().write(true).open(path).unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(nix::libc::EROFS));
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     let mut block = [0; 4096];
     File::open(path).unwrap().read_exact_at(&mut block, 0).unwrap();
     bench.initiator.succeed(&["disconnect", "vol0"]);
