@@ -1,5 +1,7 @@
 //! One reactor of the daemon: the poll group over software RDMA, adapters and the ring's backends, its mailbox,
 //! and the way to the other reactors.
+#[cfg(feature = "ibv")]
+mod adapters;
 mod computing;
 
 use std::collections::VecDeque;
@@ -23,8 +25,6 @@ use ironside_common::verbs::{Kind, Sge, Token};
 
 use self::computing::Computing;
 use crate::backend::{Backends, Done, Medium, OpenMedium, Operation};
-#[cfg(feature = "ibv")]
-use crate::catalog::Way;
 use crate::catalog::{Catalog, Namespace};
 use crate::control::config::IoPoll;
 use crate::controller::TRANSFER_MAX;
@@ -60,7 +60,7 @@ pub enum Letter {
     Group(Message),
     /// What an authentication of this reactor waits for.
     Computed { queue: QueueName, outcome: Outcome },
-    /// Get at the media of a version which is to come.
+    /// Get ready for a version which is to come: at its media, and at the adapters of new listeners.
     Attach { catalog: Arc<Catalog>, done: mpsc::Sender<io::Result<()>> },
     /// Go over to a version whose media are attached. Media it does not name are let go of once no command
     /// needs them.
@@ -134,9 +134,12 @@ struct Reactor {
     post: Post,
     keeper: Option<mpsc::Sender<Keep>>,
     computing: Computing,
-    /// The region of the buffers, until adapters have it locked in memory anyway and the ring may too.
+    /// The region of the buffers.
     #[cfg(feature = "ibv")]
-    unregistered: Option<u32>,
+    buffers: u32,
+    /// Whether adapters have it locked in memory: then the ring may too.
+    #[cfg(feature = "ibv")]
+    buffers_are_locked: bool,
     /// When to look for media which are not served any more, while there are some.
     retire_at: Option<Time>,
     /// Who waits for commands to end whose way has.
@@ -195,14 +198,15 @@ impl Reactor {
         storage.attach(&catalog, ring).map_err(ReactorError::Attach)?;
         let soft = Soft::new(Rc::clone(&memory), Box::new(TcpDialer), provider);
         #[cfg(feature = "ibv")]
-        let verbs = Both::new(soft, Rc::clone(&memory), vec![pool.lkey()]);
+        let verbs = Both::new(soft, Rc::clone(&memory));
         #[cfg(not(feature = "ibv"))]
         let verbs = Both::new(soft);
         let me = group.reactor;
         #[cfg(feature = "ibv")]
-        let unregistered = Some(pool.lkey());
+        let buffers = pool.lkey();
         let group = PollGroup::new(group, verbs, storage, pool, memory, catalog);
         let computing = Computing::new(reactors[me].clone());
+        #[cfg_attr(not(feature = "ibv"), expect(unused_mut, reason = "adapters are opened"))]
         let mut reactor = Self {
             me,
             group,
@@ -211,33 +215,25 @@ impl Reactor {
             keeper,
             computing,
             #[cfg(feature = "ibv")]
-            unregistered,
+            buffers,
+            #[cfg(feature = "ibv")]
+            buffers_are_locked: false,
             retire_at: None,
             settling: Vec::new(),
         };
+        #[cfg(feature = "ibv")]
         reactor.open_adapters(ring)?;
         Ok(reactor)
     }
 
-    /// Has the adapters at hand which listeners are served by, so that no host has to wait for it.
-    #[cfg(feature = "ibv")]
-    fn open_adapters(&mut self, ring: &mut Ring) -> Result<(), ReactorError> {
-        let catalog = Arc::clone(self.group.catalog());
-        adapters_of(&catalog)
-            .try_for_each(|at| self.open_adapter(ring, at).map_err(|error| ReactorError::Adapter(at, error)))
-    }
-
-    #[cfg(not(feature = "ibv"))]
-    fn open_adapters(&mut self, _: &mut Ring) -> Result<(), ReactorError> {
-        Ok(())
-    }
-
-    #[cfg(feature = "ibv")]
-    fn open_adapter(&mut self, ring: &mut Ring, at: SocketAddr) -> io::Result<()> {
-        self.group.verbs().open_adapter(at)?;
-        if let Some(lkey) = self.unregistered.take() {
-            // Where the ring does not take it, transfers are somewhat slower.
-            ring.register_region(lkey);
+    /// Has all at hand that a version takes which is to come: its media, and the adapters which new listeners are
+    /// served by.
+    fn attach(&mut self, ring: &mut Ring, catalog: &Catalog) -> io::Result<()> {
+        self.group.storage().attach(catalog, ring)?;
+        #[cfg(feature = "ibv")]
+        {
+            self.share_memory()?;
+            self.open_new_adapters(ring, catalog)?;
         }
         Ok(())
     }
@@ -248,13 +244,9 @@ impl Reactor {
                 // What is attached now is not served before the switch.
                 self.retire_at = None;
                 // Control waits for the answer, unless it has given up.
-                let _ = done.send(self.group.storage().attach(&catalog, ring));
+                let _ = done.send(self.attach(ring, &catalog));
             }
             Letter::Switch { catalog, done } => {
-                #[cfg(feature = "ibv")]
-                for at in adapters_of(&catalog) {
-                    self.reopen_adapter(ring, at);
-                }
                 self.group.on_message(now, Message::Catalog(catalog));
                 self.retire_at = Some(now);
                 let _ = done.send(Ok(()));
@@ -271,16 +263,13 @@ impl Reactor {
                 }
             }
             #[cfg(feature = "ibv")]
-            Letter::Adapter(at) => self.reopen_adapter(ring, at),
+            Letter::Adapter(at) => {
+                if let Err(error) = self.open_adapter(ring, at) {
+                    tracing::error!(%at, %error, "the RDMA adapter cannot be used");
+                }
+            }
             Letter::Group(message) => self.group.on_message(now, message),
             Letter::Computed { queue, outcome } => self.group.on_computed(now, queue, outcome),
-        }
-    }
-
-    #[cfg(feature = "ibv")]
-    fn reopen_adapter(&mut self, ring: &mut Ring, at: SocketAddr) {
-        if let Err(error) = self.open_adapter(ring, at) {
-            tracing::error!(%at, %error, "the RDMA adapter cannot be used");
         }
     }
 
@@ -327,6 +316,10 @@ impl Reactor {
         let stale = self.group.storage().unserved(&catalog);
         let (busy, idle): (Vec<_>, Vec<_>) = stale.into_iter().partition(|&number| self.group.uses(number));
         let kept = idle.into_iter().filter(|&number| !self.group.storage().detach(number, ring)).count();
+        #[cfg(feature = "ibv")]
+        if let Err(error) = self.share_memory() {
+            tracing::error!(%error, "an adapter does not know all memory that it is to send");
+        }
         self.retire_at = (kept + busy.len() > 0).then(|| now + RETIRE_INTERVAL);
         true
     }
@@ -381,12 +374,6 @@ impl Tenant for Reactor {
     fn finished(&self) -> bool {
         self.group.is_drained()
     }
-}
-
-/// The addresses which adapters serve.
-#[cfg(feature = "ibv")]
-fn adapters_of(catalog: &Catalog) -> impl Iterator<Item = SocketAddr> {
-    catalog.listeners().iter().filter(|one| one.by == Way::Adapter).map(|one| one.address)
 }
 
 fn watch(ring: &mut Ring, source: u16, interest: Interest<'_>) {

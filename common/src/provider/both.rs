@@ -32,6 +32,7 @@ pub struct Both<W> {
 #[cfg(feature = "ibv")]
 struct Adapters {
     memory: Rc<Memory>,
+    /// What they are told of as soon as they are there.
     shared: Vec<u32>,
     ibv: Option<Ibv>,
 }
@@ -43,7 +44,9 @@ impl Adapters {
             Some(ibv) => ibv,
             None => {
                 let library = Library::get().map_err(io::Error::other)?;
-                Ibv::new(library, Rc::clone(&self.memory), self.shared.clone())?
+                let mut ibv = Ibv::new(library, Rc::clone(&self.memory))?;
+                ibv.share(std::mem::take(&mut self.shared))?;
+                ibv
             }
         };
         Ok(self.ibv.insert(ibv))
@@ -112,12 +115,11 @@ macro_rules! route_shared {
 }
 
 impl<W: Wire> Both<W> {
-    /// `shared` are the regions that work of every connection names: adapters get to know them before the first.
     #[cfg(feature = "ibv")]
     #[must_use]
-    pub fn new(mut soft: Soft<W>, memory: Rc<Memory>, shared: Vec<u32>) -> Self {
+    pub fn new(mut soft: Soft<W>, memory: Rc<Memory>) -> Self {
         soft.set_most(CONNECTIONS);
-        Self { soft, adapters: Adapters { memory, shared, ibv: None } }
+        Self { soft, adapters: Adapters { memory, shared: Vec::new(), ibv: None } }
     }
 
     /// Without adapters, for which this was not built.
@@ -141,6 +143,21 @@ impl<W: Wire> Both<W> {
     pub fn adopt_from_adapter(&mut self, incoming: Incoming) -> io::Result<()> {
         self.adapters.get()?.adopt(incoming);
         Ok(())
+    }
+
+    /// See [`Ibv::share`].
+    ///
+    /// # Errors
+    /// If an adapter takes one of the regions not.
+    #[cfg(feature = "ibv")]
+    pub fn share(&mut self, regions: Vec<u32>) -> io::Result<()> {
+        match &mut self.adapters.ibv {
+            Some(ibv) => ibv.share(regions),
+            None => {
+                self.adapters.shared = regions;
+                Ok(())
+            }
+        }
     }
 
     /// Gets ready for connections by the adapter which owns an address. See [`Ibv::open`].

@@ -120,6 +120,15 @@ impl Backends {
         Ok(self.attached.insert(Attached { medium: medium.clone(), backend, in_flight: 0 }))
     }
 
+    /// The regions which reads are served from in place.
+    pub fn regions(&self) -> impl Iterator<Item = u32> {
+        self.attached.iter().filter_map(|(_, attached)| match &attached.backend {
+            Backend::File { .. } => None,
+            Backend::Ram(ram) => Some(ram.lkey()),
+            Backend::Null(null) => Some(null.lkey()),
+        })
+    }
+
     /// Operations on this medium which have not ended.
     ///
     /// # Panics

@@ -30,6 +30,10 @@ impl Null {
         Ok(())
     }
 
+    pub(super) const fn lkey(&self) -> u32 {
+        self.zeroes.lkey
+    }
+
     pub(super) fn in_place(&self, length: u32) -> Option<Sge> {
         (length <= ZEROES).then(|| self.zeroes.slice(0, length))
     }

@@ -41,6 +41,10 @@ impl Ram {
         Ok(())
     }
 
+    pub(super) const fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
     pub(super) fn in_place(&self, offset: u64, length: u32) -> Sge {
         self.memory.sge(self.lkey, offset, length)
     }

@@ -131,14 +131,17 @@ impl Daemon {
         }
     }
 
-    /// New listeners are there before anybody is told of them, and old ones are gone.
+    /// Reactors are ready before anybody comes to a new listener. New listeners are there before anybody is told of them,
+    /// and old ones are gone.
     fn go_over_to(&mut self, next: Served) -> Result<(), ChangeError> {
-        self.change_listeners(&next.catalog)?;
-        if let Err(error) = self.reactors.switch(&self.served.catalog, &next.catalog) {
-            let old = Arc::clone(&self.served.catalog);
-            self.change_listeners(&old)?;
-            return Err(ChangeError::Attach(error));
+        let attached = self.reactors.attach(&next.catalog).map_err(ChangeError::Attach);
+        let listening = attached.and_then(|()| Ok(self.change_listeners(&next.catalog)?));
+        if let Err(error) = listening {
+            // What was attached is let go of.
+            self.reactors.switch(&self.served.catalog).map_err(ChangeError::Attach)?;
+            return Err(error);
         }
+        self.reactors.switch(&next.catalog).map_err(ChangeError::Attach)?;
         self.served = next;
         self.reactors.announce();
         let patience = Duration::from_secs(self.served.config.drain_timeout_s.into());

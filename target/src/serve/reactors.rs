@@ -97,13 +97,15 @@ impl Reactors {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Takes all reactors over to another version of the catalog: first its media, then its namespaces, and once
-    /// everyone has it, hosts are told. If a medium cannot be attached everywhere, `old` stays.
-    pub(super) fn switch(&self, old: &Arc<Catalog>, new: &Arc<Catalog>) -> io::Result<()> {
-        let attached = self.ask(|done| Letter::Attach { catalog: Arc::clone(new), done });
-        let catalog = if attached.is_ok() { new } else { old };
-        self.ask(|done| Letter::Switch { catalog: Arc::clone(catalog), done })?;
-        attached
+    /// Has every reactor get ready for a version of the catalog which is to come: at its media, and at the adapters of
+    /// its listeners. A switch has to follow, to that version or back to the present one.
+    pub(super) fn attach(&self, next: &Arc<Catalog>) -> io::Result<()> {
+        self.ask(|done| Letter::Attach { catalog: Arc::clone(next), done })
+    }
+
+    /// Takes all reactors over to a version of the catalog that they are ready for. Hosts are told once everyone has it.
+    pub(super) fn switch(&self, to: &Arc<Catalog>) -> io::Result<()> {
+        self.ask(|done| Letter::Switch { catalog: Arc::clone(to), done })
     }
 
     /// Lets every reactor tell its hosts what the last switch changed for them.

@@ -1,10 +1,10 @@
-"""`ironside` by a RoCE adapter, in software (rxe): 100 connects and disconnects leave the kernel's RDMA objects as they were."""
+"""`ironside` by a RoCE adapter, in software (rxe): 20 connects and disconnects leave the kernel's RDMA objects as they were."""
 
 # The kernel's target tells of hosts that come and go.
 EXPECTED = "nvmet|queue|ctrl"
 
 
-def run(lab, cycles=100):
+def run(lab, cycles=20):
     guest = lab.start_guest(
         """
         roce
@@ -19,9 +19,8 @@ def run(lab, cycles=100):
         cycle
         wait_until 'rdma resource show qp | grep -c "" | grep -q "^[01]$"'
         before=$(resources)
-        for number in $(seq $CYCLES); do cycle; done
+        for number in $(seq $CYCLES); do step "cycle $number"; cycle; done
         wait_until '[ "$(resources)" = "$before" ]'
-
         """,
         programs=("ironside",),
         NQN="nqn.2026-01.org.example:roce-cycles",

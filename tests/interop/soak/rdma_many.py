@@ -4,8 +4,9 @@ EXPECTED = r"callbacks suppressed|nvme nvme\d+: |nvme\d\w*: |nvme_rdma|I/O error
 CONTROLLERS = 10
 # Each has an admin queue of 32 and two I/O queues of 256: so many take all receives that a reactor shares.
 UNTIL_FLAT = 8
-# A reactor's buffers, all receives, and the zeroes that a null namespace reads as.
-LOCKED_KIB = (112 + 18 + 2) << 10
+# A reactor's buffers and all receives, which the adapter and io_uring lock each for itself, and the zeroes that a null
+# namespace reads as.
+LOCKED_KIB = (2 * (112 + 18) + 2) << 10
 
 
 def run(lab):

@@ -185,8 +185,12 @@ impl Adapter {
         Ok(registration.piece(sge).expect("a piece lies within its region"))
     }
 
-    /// Registers a region that connections share.
+    /// Registers a region that connections share, unless it is known already.
     pub(super) fn share(&mut self, lkey: u32) -> io::Result<()> {
+        let known = self.registrations.get(lkey as usize).and_then(Option::as_ref);
+        if known.is_some_and(|one| self.memory.is_registered(lkey, &one.region)) {
+            return Ok(());
+        }
         let lends = self.lends.map(|lends| self.memory.lends(lkey, lends));
         let registration = self.register(lkey, lends.map_or(LOCAL, region_access))?;
         let number = lkey as usize;

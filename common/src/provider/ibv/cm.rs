@@ -2,6 +2,7 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::io;
+use std::mem::zeroed;
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 use rdma_sys::{
-    ibv_context, ibv_pd, ibv_qp, ibv_qp_init_attr, rdma_cm_event, rdma_cm_event_type, rdma_cm_id,
+    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, rdma_cm_event, rdma_cm_event_type, rdma_cm_id,
     rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 
@@ -262,6 +263,22 @@ impl CmId {
         self.has_queue_pair = true;
         // SAFETY: the identifier is valid.
         Ok(unsafe { (*self.id).qp })
+    }
+
+    /// How long the peer is to wait before it sends again what has found no receive, by its number in the InfiniBand
+    /// Architecture's table of RNR NAK timers. Its queue pair is ready to send.
+    pub(super) fn set_retry_pause(&self, number: u8) -> io::Result<()> {
+        // SAFETY: numbers, for which zeroes are valid.
+        let mut wish: ibv_qp_attr = unsafe { zeroed() };
+        wish.min_rnr_timer = number;
+        let what = ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0.cast_signed();
+        // SAFETY: the identifier is valid.
+        let qp = unsafe { (*self.id).qp };
+        // SAFETY: made of this identifier, and not destroyed yet.
+        match unsafe { (self.library.modify_qp)(qp, &raw mut wish, what) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
     }
 
     /// The number of the queue pair, if it has one.

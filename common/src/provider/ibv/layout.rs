@@ -46,6 +46,7 @@ fn ours() -> Layout {
         }
         ibv_mw_bind_info { mr, addr, length, mw_access_flags }
         ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all }
+        ibv_qp_attr { qp_state, cap, min_rnr_timer, rnr_retry, rate_limit }
         ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
         ibv_qp { context, pd, send_cq, recv_cq, qp_num, state, qp_type }
         ibv_srq { context, srq_context, pd, handle }

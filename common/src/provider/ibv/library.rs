@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use rdma_sys::{
     ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_mr, ibv_pd,
-    ibv_port_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_init_attr, ibv_transport_type, ibv_wc_status,
+    ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_init_attr, ibv_transport_type, ibv_wc_status,
     rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 
@@ -70,6 +70,7 @@ library! {
         destroy_cq = c"ibv_destroy_cq": fn(*mut ibv_cq) -> c_int;
         create_srq = c"ibv_create_srq": fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
         destroy_srq = c"ibv_destroy_srq": fn(*mut ibv_srq) -> c_int;
+        modify_qp = c"ibv_modify_qp": fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
         get_cq_event = c"ibv_get_cq_event":
             fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
         ack_cq_events = c"ibv_ack_cq_events": fn(*mut ibv_cq, c_uint);

@@ -12,11 +12,15 @@ mod layout;
 mod lending;
 mod library;
 mod listener;
+#[cfg(test)]
+mod mock;
 mod provider;
 mod query;
 mod queue_pair;
 mod registration;
 mod shared;
+#[cfg(test)]
+mod tests;
 mod verbs;
 
 pub use cm::{Incoming, adapter_at};

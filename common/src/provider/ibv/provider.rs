@@ -42,6 +42,7 @@ const CONNECTIONS: usize = 1 << 15;
 pub struct Ibv {
     pub(super) library: &'static Library,
     pub(super) memory: Rc<Memory>,
+    /// Regions that work of every connection names, which each adapter knows before.
     shared: Vec<u32>,
     role: Role,
     pub(super) connections: Slab<Connection>,
@@ -65,16 +66,14 @@ pub struct Ibv {
 }
 
 impl Ibv {
-    /// `shared` are the regions that work of every connection names: each adapter gets to know them at the beginning.
-    ///
     /// # Errors
     /// When the system has no channel for connection management.
-    pub fn new(library: &'static Library, memory: Rc<Memory>, shared: Vec<u32>) -> io::Result<Self> {
+    pub fn new(library: &'static Library, memory: Rc<Memory>) -> io::Result<Self> {
         let channel = EventChannel::new(library)?;
         Ok(Self {
             library,
             memory,
-            shared,
+            shared: Vec::new(),
             role: Role::Target,
             connections: Slab::new(),
             adapters: Slab::new(),
@@ -101,7 +100,22 @@ impl Ibv {
         memory: Rc<Memory>,
         registration: Option<Registration>,
     ) -> io::Result<Self> {
-        Ok(Self { role: Role::Host(registration), ..Self::new(library, memory, Vec::new())? })
+        Ok(Self { role: Role::Host(registration), ..Self::new(library, memory)? })
+    }
+
+    /// From now on these are the regions that work of every connection names: each adapter knows them, those which are
+    /// open and those which are opened later. What is new to an adapter is registered with it, which takes a while.
+    ///
+    /// # Errors
+    /// If an adapter takes one of them not. Then it is as before.
+    pub fn share(&mut self, regions: Vec<u32>) -> io::Result<()> {
+        for (_, adapter) in &mut self.adapters {
+            if !adapter.is_removed() {
+                regions.iter().try_for_each(|&lkey| adapter.share(lkey))?;
+            }
+        }
+        self.shared = regions;
+        Ok(())
     }
 
     /// Takes a connect request which a listener got. A [`CmEvent::Request`] follows.

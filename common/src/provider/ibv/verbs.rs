@@ -23,6 +23,9 @@ const RESPONSE: u32 = 16;
 /// Tries before a peer without receives, or one that does not answer, is given up: as often as there are. Of receives
 /// that are not ready it means for ever.
 const RETRIES: u8 = 7;
+/// How long a peer waits before it sends again what has found no receive: 0.64 ms, of which a reactor makes many turns.
+/// Unless told otherwise adapters have them wait for 655 ms (InfiniBand Architecture, table of RNR NAK timers).
+const RETRY_PAUSE: u8 = 12;
 
 impl Ibv {
     fn full(&self, qp: QpHandle) -> &Full {
@@ -99,7 +102,14 @@ impl Ibv {
         connection.phase = Phase::Full(Box::new(full));
         let mut answer = connection_parameters(private_data)?;
         answer.initiator_depth = u8::try_from(reads).unwrap_or(u8::MAX);
-        connection.id.accept(&mut answer)
+        connection.id.accept(&mut answer)?;
+        if let Phase::Full(full) = &connection.phase
+            && let Some(Receiving::Shared(_)) = &full.receives
+            && let Err(error) = connection.id.set_retry_pause(RETRY_PAUSE)
+        {
+            tracing::debug!(peer = %connection.peer, %error, "an adapter chooses for itself how long its peer waits for a receive");
+        }
+        Ok(())
     }
 }
 
