@@ -36,6 +36,7 @@ lint: ## rustfmt, clippy, licences of what we depend on
 	cargo fmt --all --check
 	rustfmt --check fuzz/targets/*.rs
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --bins --no-default-features -- -D warnings
 	cargo deny --locked --all-features check licenses bans sources
 
 fuzz: ## libFuzzer, a minute per target

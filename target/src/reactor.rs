@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, TrySendError};
 use std::time::Duration;
 
 use ironside_common::auth::{Outcome, SystemRandomness};
-use ironside_common::memory::{Memory, Pool, SizeClass};
+use ironside_common::memory::{HugePages, Memory, Pool, SizeClass};
 use ironside_common::provider::both::Both;
 #[cfg(feature = "ibv")]
 use ironside_common::provider::ibv::Incoming;
@@ -74,6 +74,7 @@ pub struct Parts {
     pub group: poll_group::Settings,
     pub provider: soft::Settings,
     pub io_poll: IoPoll,
+    pub huge_pages: HugePages,
     pub catalog: Arc<Catalog>,
     pub mailbox: Mailbox<Letter>,
     pub reactors: Vec<Sender<Letter>>,
@@ -108,7 +109,7 @@ pub enum ReactorError {
 pub fn serve(parts: Parts, started: impl FnOnce()) -> Result<(), ReactorError> {
     let memory = Memory::new();
     let mut ring = Ring::new(RING_ENTRIES, Rc::clone(&memory))?;
-    let pool = Pool::new(&memory, &BUFFERS).map_err(ReactorError::Buffers)?;
+    let pool = Pool::in_pages(&memory, &BUFFERS, parts.huge_pages).map_err(ReactorError::Buffers)?;
     let mut reactor = Reactor::new(parts, &mut ring, memory, pool)?;
     started();
     run(&mut ring, &mut reactor)?;
@@ -188,7 +189,7 @@ impl Post {
 
 impl Reactor {
     fn new(parts: Parts, ring: &mut Ring, memory: Rc<Memory>, pool: Rc<Pool>) -> Result<Self, ReactorError> {
-        let Parts { group, provider, io_poll, catalog, mailbox, reactors, keeper } = parts;
+        let Parts { group, provider, io_poll, catalog, mailbox, reactors, keeper, .. } = parts;
         let depth = usize::from(group.queue_depth);
         let mut backends = Backends::new(Rc::clone(&memory), depth);
         if io_poll == IoPoll::Auto {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{Memory, Region};
+use super::{HugePages, Memory, Region};
 use crate::verbs::Sge;
 
 /// So many buffers of so many bytes each.
@@ -44,6 +44,17 @@ impl Pool {
     /// # Panics
     /// If the sizes do not grow or are not multiples of 4096.
     pub fn new(memory: &Memory, classes: &[SizeClass]) -> io::Result<Rc<Self>> {
+        Self::in_pages(memory, classes, HugePages::Off)
+    }
+
+    /// As [`Self::new`], in huge pages that are set aside, if so many are free.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    pub fn in_pages(memory: &Memory, classes: &[SizeClass], pages: HugePages) -> io::Result<Rc<Self>> {
         assert!(classes.is_sorted_by(|a, b| a.size < b.size), "size classes grow");
         assert!(classes.iter().all(|class| class.size % 4096 == 0), "direct I/O needs whole pages");
         let mut start = 0;
@@ -57,7 +68,7 @@ impl Pool {
             })
             .collect();
         let length = usize::try_from(start).map_err(io::Error::other)?;
-        let region = Region::new(length)?;
+        let region = Region::in_pages(length, false, pages)?;
         let base = region.address();
         let lkey = memory.register(region);
         Ok(Rc::new(Self { base, lkey, classes, returned: Cell::new(0) }))

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::PAGE;
 use super::copy::copy_racing;
+use super::{HugePages, PAGE};
+use crate::size::Size;
 
 #[derive(Debug)]
 pub struct Region {
@@ -21,6 +22,8 @@ pub struct Region {
     length: usize,
     /// What was mapped, which begins before `base` where that is aligned to more than a page.
     mapping: (NonNull<u8>, usize),
+    /// Whether it lies in huge pages that were set aside.
+    huge: bool,
     /// Whether several threads touch it.
     shared: bool,
     /// Whether it is registered for a while only.
@@ -33,7 +36,7 @@ pub struct Region {
 
 /// What transparent huge pages are of, where the kernel has them.
 const HUGE_PAGE: usize = 2 << 20;
-/// A device reaches the memory by its pages, whatever the page tables say.
+/// The pages stay: a device reaches the memory by them, whatever the page tables say, or nobody would give them again.
 const PINNED: u32 = 1 << 31;
 
 // SAFETY: a region which is not shared is used by the one reactor that made it (its constructor says so);
@@ -68,21 +71,69 @@ impl Region {
         Self::map(length, true, false)
     }
 
+    /// As [`Self::new`], or [`Self::new_shared`], in huge pages which are set aside if so many are free, and otherwise as
+    /// those. What is in huge pages stays: it is all taken at once, and none of it given back before the region goes.
+    ///
+    /// # Errors
+    /// When the system has no such address space left.
+    pub fn in_pages(length: usize, shared: bool, pages: HugePages) -> io::Result<Arc<Self>> {
+        let size = Size(length as u64);
+        for page in pages.sizes(length) {
+            let of = Size(page as u64);
+            match Self::map_huge(length, shared, page) {
+                Ok(region) => {
+                    tracing::info!(%size, "memory lies in huge pages of {of}");
+                    return Ok(region);
+                }
+                Err(error) if pages == HugePages::Auto => {
+                    tracing::debug!(%size, %error, "huge pages of {of} are not there");
+                }
+                Err(error) => {
+                    let needed = length.div_ceil(page);
+                    let kibibytes = page >> 10;
+                    tracing::warn!(
+                        %size,
+                        "memory does not lie in huge pages of {of}: {needed} would have to be free ({error}); set more aside by \
+                         /sys/kernel/mm/hugepages/hugepages-{kibibytes}kB/nr_hugepages"
+                    );
+                }
+            }
+        }
+        Self::map(length, shared, false)
+    }
+
+    fn map_huge(length: usize, shared: bool, page: usize) -> io::Result<Arc<Self>> {
+        let mapped = length.checked_next_multiple_of(page).ok_or(io::ErrorKind::OutOfMemory)?;
+        let size = NonZeroUsize::new(mapped).ok_or(io::ErrorKind::InvalidInput)?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let of_size = page.trailing_zeros().cast_signed() << libc::MAP_HUGE_SHIFT;
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_HUGETLB | MapFlags::from_bits_retain(of_size);
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice overlaps nothing.
+        let base = unsafe { mmap_anonymous(None, size, protection, flags) }?.cast::<u8>();
+        let (mapping, discards) = ((base, mapped), AtomicU32::new(PINNED));
+        let region =
+            Self { base, length, mapping, huge: true, shared, passing: false, keeper: None, discards };
+        // A page that is not to be had after all (a limit of a control group) would end the process when it is touched.
+        // SAFETY: the mapping is our own, and the advice changes nothing of what is in it.
+        let taken = unsafe { libc::madvise(base.as_ptr().cast(), mapped, libc::MADV_POPULATE_WRITE) };
+        if taken == 0 { Ok(Arc::new(region)) } else { Err(io::Error::last_os_error()) }
+    }
+
     fn map(length: usize, shared: bool, passing: bool) -> io::Result<Arc<Self>> {
-        let huge = shared && length >= HUGE_PAGE;
+        let large = shared && length >= HUGE_PAGE;
         let mapped =
-            length.checked_add(if huge { HUGE_PAGE } else { 0 }).ok_or(io::ErrorKind::OutOfMemory)?;
+            length.checked_add(if large { HUGE_PAGE } else { 0 }).ok_or(io::ErrorKind::OutOfMemory)?;
         let size = NonZeroUsize::new(mapped).ok_or(io::ErrorKind::InvalidInput)?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe { mmap_anonymous(None, size, protection, flags) }?.cast::<u8>();
-        let skipped = if huge { start.as_ptr().align_offset(HUGE_PAGE) } else { 0 };
+        let skipped = if large { start.as_ptr().align_offset(HUGE_PAGE) } else { 0 };
         // SAFETY: a huge page more than `length` was mapped, and the next boundary of one is nearer than that.
         let base = unsafe { start.add(skipped) };
         let (mapping, discards) = ((start, mapped), AtomicU32::new(0));
-        let region = Self { base, length, mapping, shared, passing, keeper: None, discards };
-        if huge {
+        let region = Self { base, length, mapping, huge: false, shared, passing, keeper: None, discards };
+        if large {
             region.prefer_huge_pages();
         }
         Ok(Arc::new(region))
@@ -96,7 +147,7 @@ impl Region {
     pub(super) unsafe fn of_others(bytes: NonNull<[u8]>, keeper: Arc<dyn Any + Send + Sync>) -> Arc<Self> {
         let (base, length, keeper) = (bytes.cast(), bytes.len(), Some(keeper));
         let (mapping, discards) = ((base, length), AtomicU32::new(PINNED));
-        Arc::new(Self { base, length, mapping, shared: false, passing: true, keeper, discards })
+        Arc::new(Self { base, length, mapping, huge: false, shared: false, passing: true, keeper, discards })
     }
 
     /// Whether it ends before what lends it does, as somebody else's memory may: it is lent to peers for single commands
@@ -186,7 +237,7 @@ impl Region {
     /// Asks for huge pages where the region is large, of which tables of its pages need fewer entries. To be called before
     /// the whole of it comes into use. What the system gives is its own affair.
     pub fn prefer_huge_pages(&self) {
-        if self.keeper.is_some() || self.length < HUGE_PAGE {
+        if self.keeper.is_some() || self.huge || self.length < HUGE_PAGE {
             return;
         }
         // SAFETY: the mapping is our own, and the advice changes nothing of what is in it.
@@ -283,22 +334,80 @@ mod tests {
         assert!(back.iter().enumerate().all(|(i, &byte)| byte == expected(i)));
     }
 
+    /// What the kernel says of the mapping of a region, by the name of the line.
+    fn said_of(region: &Region, name: &str) -> String {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let holds = |line: &str| {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'))?;
+            let number = |text| u64::from_str_radix(text, 16).ok();
+            Some((number(range.0)?..number(range.1)?).contains(&region.address()))
+        };
+        let mut lines = maps.lines().skip_while(|line| holds(line) != Some(true));
+        lines
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    }
+
+    /// Huge pages of 2 MiB set aside, as long as this lives.
+    struct SetAside(u64);
+
+    impl SetAside {
+        const PLACE: &str = "/proc/sys/vm/nr_hugepages";
+
+        fn there() -> Option<u64> {
+            std::fs::read_to_string(Self::PLACE).ok()?.trim().parse().ok()
+        }
+
+        fn more(pages: u64) -> Result<Self, String> {
+            let before = Self::there().ok_or("the kernel has none")?;
+            std::fs::write(Self::PLACE, (before + pages).to_string()).map_err(|error| error.to_string())?;
+            let made = Self(before);
+            if Self::there() == Some(before + pages) {
+                Ok(made)
+            } else {
+                Err("too little memory is free".into())
+            }
+        }
+    }
+
+    impl Drop for SetAside {
+        fn drop(&mut self) {
+            let _ = std::fs::write(Self::PLACE, self.0.to_string());
+        }
+    }
+
+    #[test]
+    fn huge_pages_that_are_set_aside_are_taken_where_asked_for_and_stay() {
+        let length = 3 << 20;
+        let _set_aside = match SetAside::more(2) {
+            Ok(set_aside) => set_aside,
+            Err(why) => return eprintln!("skipped: huge pages cannot be set aside here: {why}"),
+        };
+        let plain = Region::in_pages(length, false, HugePages::Off).unwrap();
+        assert_eq!(said_of(&plain, "KernelPageSize"), "4 kB");
+        let region = Region::in_pages(length, true, HugePages::TwoMebibytes).unwrap();
+        assert_eq!(said_of(&region, "KernelPageSize"), "2048 kB");
+        assert_eq!((region.len(), region.address() % HUGE_PAGE as u64), (length, 0));
+        region.write(length - 5, b"hello");
+        assert!(region.discard(0, HUGE_PAGE).is_err(), "nobody would give them again");
+        // More than were set aside, or than anybody may have: as if nothing had been asked for.
+        for pages in [HugePages::Auto, HugePages::TwoMebibytes, HugePages::OneGibibyte] {
+            let region = Region::in_pages(1 << 44, false, pages).unwrap();
+            assert_eq!(said_of(&region, "KernelPageSize"), "4 kB");
+        }
+        let mut back = [0; 5];
+        region.read(length - 5, &mut back);
+        assert_eq!(&back, b"hello");
+    }
+
     #[test]
     fn huge_pages_are_asked_for_where_a_region_is_large() {
-        let flags_of = |region: &Region| {
-            let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-            let holds = |line: &str| {
-                let range = line.split(' ').next().and_then(|range| range.split_once('-'))?;
-                let number = |text| u64::from_str_radix(text, 16).ok();
-                Some((number(range.0)?..number(range.1)?).contains(&region.address()))
-            };
-            let mut lines = maps.lines().skip_while(|line| holds(line) != Some(true));
-            lines.find(|line| line.starts_with("VmFlags")).unwrap_or_default().to_owned()
-        };
         let region = Region::new(2 * HUGE_PAGE).unwrap();
         region.prefer_huge_pages();
         if std::path::Path::new("/sys/kernel/mm/transparent_hugepage/enabled").exists() {
-            assert!(flags_of(&region).split(' ').any(|flag| flag == "hg"), "{}", flags_of(&region));
+            assert!(said_of(&region, "VmFlags").split(' ').any(|flag| flag == "hg"));
         }
     }
 

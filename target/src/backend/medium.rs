@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use ironside_common::memory::Region;
+use ironside_common::memory::{HugePages, Region};
 
 use super::uring::OpenFile;
 
@@ -136,9 +136,17 @@ impl OpenMedium {
     /// # Errors
     /// When the size is not a multiple of the block size, or more than the system has.
     pub fn ram(size: u64, block_size: u32) -> Result<Self, OpenError> {
+        Self::ram_in_pages(size, block_size, HugePages::Off)
+    }
+
+    /// As [`Self::ram`], in huge pages that are set aside, if so many are free: then all of it is taken at once.
+    ///
+    /// # Errors
+    /// As [`Self::ram`].
+    pub fn ram_in_pages(size: u64, block_size: u32, pages: HugePages) -> Result<Self, OpenError> {
         let impossible = |source| OpenError::Size { size, source };
         let length = usize::try_from(size).map_err(|error| impossible(io::Error::other(error)))?;
-        let region = Region::new_shared(length).map_err(impossible)?;
+        let region = Region::in_pages(length, true, pages).map_err(impossible)?;
         Self::anonymous(Kind::Ram(region), size, block_size)
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use ironside_common::memory::HugePages;
 use ironside_common::nvme::Nqn;
 
 use super::config::{
@@ -97,6 +98,9 @@ struct Flags {
     /// Poll drives for completions: auto (those whose driver has queues for it) or off.
     #[arg(long, value_name = "auto|off", default_value = "auto")]
     io_poll: IoPoll,
+    /// Huge pages set aside for buffers and memory namespaces: off, auto (of 2 MiB, if they are there), 2MiB or 1GiB.
+    #[arg(long, value_name = "off|auto|2MiB|1GiB", default_value = "off")]
+    huge_pages: HugePages,
     /// How long the media have to answer what is under way when the target stops.
     #[arg(long, value_name = "SECONDS", default_value_t = DRAIN_TIMEOUT_S_DEFAULT,
         value_parser = clap::value_parser!(u16).range(1..=i64::from(DRAIN_TIMEOUT_S_MAX)))]
@@ -190,6 +194,7 @@ impl Flags {
             queue_depth: self.queue_depth,
             crc: self.crc,
             io_poll: self.io_poll,
+            huge_pages: self.huge_pages,
             drain_timeout_s: self.drain_timeout,
             state_directory: self.state_dir,
             subsystems: vec![subsystem],

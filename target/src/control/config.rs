@@ -12,6 +12,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use ironside_common::auth::{Group, Hash};
+use ironside_common::memory::HugePages;
 use ironside_common::nvme::Nqn;
 use uuid::Uuid;
 
@@ -45,6 +46,8 @@ pub struct Config {
     pub queue_depth: u16,
     pub crc: Crc,
     pub io_poll: IoPoll,
+    /// Where buffers and memory namespaces lie.
+    pub huge_pages: HugePages,
     /// Seconds the media have to answer what is under way when the target stops.
     pub drain_timeout_s: u16,
     /// `None`: [`ironside_common::identity::state_directory`].

@@ -2,6 +2,7 @@
 use std::fmt::Write;
 
 use clap::ValueEnum;
+use ironside_common::memory::{self, HugePagesThere};
 use serde::Serialize;
 
 /// How an answer is written.
@@ -18,6 +19,33 @@ struct Report {
     devices: Vec<Device>,
     #[serde(skip_serializing_if = "Option::is_none")]
     why_none: Option<String>,
+    huge_pages: HugePages,
+}
+
+/// Huge pages of the machine. None are told of where nobody looked.
+#[derive(Debug, Default, Serialize)]
+struct HugePages {
+    set_aside: Vec<SetAside>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transparent: Option<String>,
+    #[serde(skip)]
+    in_words: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct SetAside {
+    bytes: u64,
+    pages: u64,
+    free: u64,
+}
+
+impl From<HugePagesThere> for HugePages {
+    fn from(there: HugePagesThere) -> Self {
+        let in_words = Some(there.to_string());
+        let one = |one: memory::SetAside| SetAside { bytes: one.bytes, pages: one.pages, free: one.free };
+        let set_aside = there.set_aside.into_iter().map(one).collect();
+        Self { set_aside, transparent: there.transparent, in_words }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -67,7 +95,7 @@ struct Gid {
 /// All adapters and what they can do, or why there is none and what to do about it.
 #[must_use]
 pub fn report(format: Format) -> String {
-    let report = look();
+    let report = Report { huge_pages: HugePagesThere::look().into(), ..look() };
     match format {
         Format::Normal => report.in_words(),
         Format::Json => {
@@ -85,7 +113,9 @@ fn look() -> Report {
 #[cfg(feature = "ibv")]
 fn look() -> Report {
     match ironside_common::provider::ibv::devices() {
-        Ok(devices) => Report { devices: devices.into_iter().map(Device::from).collect(), why_none: None },
+        Ok(devices) => {
+            Report { devices: devices.into_iter().map(Device::from).collect(), ..Report::default() }
+        }
         Err(absence) => Report { why_none: Some(absence.to_string()), ..Report::default() },
     }
 }
@@ -156,6 +186,10 @@ impl Report {
             // Writing to a string cannot fail.
             let _ = device.write_to(&mut text);
         }
+        if let Some(there) = &self.huge_pages.in_words {
+            // As above.
+            let _ = writeln!(text, "huge pages: {there}");
+        }
         text
     }
 }
@@ -223,7 +257,7 @@ mod tests {
             limits: None,
             ports: vec![port],
         };
-        let report = Report { devices: vec![device], why_none: None };
+        let report = Report { devices: vec![device], ..Report::default() };
         let words = "rxe0: InfiniBand, node GUID 0102:0304:0506:0708\n  port 1: active, Ethernet, MTU 4096\n    GID 1: ::ffff:10.9.0.1 RoCE v2 d0\n";
         assert_eq!(report.in_words(), words);
         let json: serde_json::Value = serde_json::to_value(&report).unwrap();
@@ -231,6 +265,15 @@ mod tests {
         let none = Report { why_none: Some("none was bought".into()), ..Report::default() };
         assert_eq!(none.in_words(), "no RDMA adapter: none was bought\n");
         assert_eq!(serde_json::to_value(&none).unwrap()["why_none"], "none was bought");
+        let set_aside = vec![memory::SetAside { bytes: 2 << 20, pages: 512, free: 500 }];
+        let there = HugePagesThere { set_aside, transparent: Some("madvise".into()) };
+        let none = Report { huge_pages: there.into(), ..none };
+        assert!(none.in_words().ends_with(
+            "\nhuge pages: 512 of 2 MiB set aside, 500 of them free; transparent ones to who asks (madvise)\n"
+        ));
+        let json = serde_json::to_value(&none).unwrap();
+        assert_eq!(json["huge_pages"]["set_aside"][0]["free"], 500);
+        assert_eq!(json["huge_pages"]["transparent"], "madvise");
     }
 
     #[test]

@@ -3,6 +3,8 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ironside_common::memory::HugePages;
+
 use super::config::{Backing, BlockSize, Namespace};
 use crate::backend::{FileOptions, Identity, OpenError, OpenMedium};
 
@@ -37,7 +39,7 @@ pub struct Opened {
 }
 
 /// Opens what a namespace is made of, unless it is one of those `opened` already: a file by whatever name, or
-/// `memory`, which is what the namespace was made of before. One that is `shared` another target may have open too.
+/// `memory`, which is what the namespace was made of before. New memory lies in `pages`, if they are there. One that is `shared` another target may have open too.
 ///
 /// # Errors
 /// If it cannot be opened.
@@ -46,6 +48,7 @@ pub fn open(
     shared: bool,
     opened: &[Opened],
     memory: Option<&OpenMedium>,
+    pages: HugePages,
 ) -> Result<OpenMedium, MediaError> {
     // Memory has no sectors of its own; 4 KiB is what a host's pages are.
     let block_size = namespace.block_size.map(BlockSize::bytes);
@@ -55,7 +58,7 @@ pub fn open(
         Backing::File { path, size } => return open_file(path, *size, (namespace, shared), opened),
         Backing::Ram { size } => match memory.and_then(again) {
             Some(medium) => return Ok(medium),
-            None => OpenMedium::ram(*size, in_memory)?,
+            None => OpenMedium::ram_in_pages(*size, in_memory, pages)?,
         },
         Backing::Null { size } => match memory.and_then(again) {
             Some(medium) => return Ok(medium),
@@ -124,7 +127,7 @@ mod tests {
     fn open(keys: &str) -> Result<OpenMedium, MediaError> {
         let text = format!("[[subsystem]]\nnamespace = [{{ {keys} }}]\n");
         let config = Config::parse(Path::new("target.toml"), &text).unwrap();
-        super::open(&config.subsystems[0].namespaces[0], false, &[], None)
+        super::open(&config.subsystems[0].namespaces[0], false, &[], None, HugePages::Off)
     }
 
     #[test]

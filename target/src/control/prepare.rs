@@ -133,7 +133,8 @@ fn assemble(config: Config, before: Option<&Served>) -> Result<Served, PrepareEr
                 (*nqn, was.nsid, &was.backing) == (identity.nqn, one.nsid, &one.backing)
             };
             let memory = before.and_then(|before| before.namespaces().find(same));
-            media::open(one, said.cntlids.is_some(), &opened, memory.map(|(.., namespace)| &namespace.medium))
+            let memory = memory.map(|(.., namespace)| &namespace.medium);
+            media::open(one, said.cntlids.is_some(), &opened, memory, config.huge_pages)
         };
         let media = said.namespaces.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         subsystems.push(subsystem(&config, said, identity, media)?);

@@ -70,12 +70,14 @@ fn keep_fixed(served: &Served, config: &mut Config) -> Vec<String> {
     keep(config.queue_depth != now.queue_depth, "queue-depth");
     keep(config.crc != now.crc, "crc");
     keep(config.io_poll != now.io_poll, "io-poll");
+    keep(config.huge_pages != now.huge_pages, "huge-pages");
     keep(config.drain_timeout_s != now.drain_timeout_s, "drain-timeout");
     keep(config.state_directory != now.state_directory, "state-dir");
     config.reactors = now.reactors;
     config.queue_depth = now.queue_depth;
     config.crc = now.crc;
     config.io_poll = now.io_poll;
+    config.huge_pages = now.huge_pages;
     config.drain_timeout_s = now.drain_timeout_s;
     config.state_directory.clone_from(&now.state_directory);
     for subsystem in &mut config.subsystems {

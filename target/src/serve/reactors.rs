@@ -64,6 +64,7 @@ impl Reactors {
                 group,
                 provider,
                 io_poll: config.io_poll,
+                huge_pages: config.huge_pages,
                 catalog: Arc::clone(catalog),
                 mailbox,
                 reactors: reactors.senders.clone(),

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 use rdma_sys::{
-    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, rdma_cm_event, rdma_cm_event_type, rdma_cm_id,
-    rdma_conn_param, rdma_event_channel, rdma_port_space,
+    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, rdma_cm_event,
+    rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 
 use super::library::{Library, text};

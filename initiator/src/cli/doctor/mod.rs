@@ -84,6 +84,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         findings.extend(network::check_link(&machine, interface, adapter.as_ref()));
     }
     findings.push(system::check_memlock(adapter.is_some()));
+    findings.push(system::check_huge_pages(&machine, adapter.is_some()));
     findings.push(system::check_ways());
     let before = Counters::read(&machine, interface, adapter.as_ref().map(Adapter::place));
     let Arguments { registration, count, target: Target { crc, provider, .. }, .. } = *arguments;

@@ -2,6 +2,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ironside_common::memory::HugePagesThere;
 use ironside_common::size::Size;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
@@ -44,6 +45,20 @@ pub(super) fn check_ways() -> Finding {
     Finding::ok("attach", format!("--via auto takes {reason}"))
 }
 
+/// Large buffers of an attachment lie in transparent huge pages, where the kernel gives some.
+pub(super) fn check_huge_pages(machine: &Machine, adapter: bool) -> Finding {
+    let there = HugePagesThere::look_at(&machine.sys.join("kernel/mm"));
+    let found = format!("huge pages: {there}");
+    match there.transparent.as_deref() {
+        None | Some("never") if adapter => Finding::warn(
+            "huge-pages",
+            found,
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: an adapter's translation tables need fewer entries of them",
+        ),
+        _ => Finding::ok("huge-pages", found),
+    }
+}
+
 fn judge_memlock(limit: u64, root: bool, adapter: bool) -> Finding {
     let found = if limit == RLIM_INFINITY {
         "memory may be locked without a limit".to_owned()
@@ -67,6 +82,23 @@ fn judge_memlock(limit: u64, root: bool, adapter: bool) -> Finding {
 mod tests {
     use super::super::Verdict;
     use super::*;
+
+    #[test]
+    fn an_adapter_wants_huge_pages() {
+        let place = tempfile::tempdir().unwrap();
+        let machine = Machine { sys: place.path().into(), proc: place.path().into() };
+        let said = place.path().join("kernel/mm/transparent_hugepage");
+        fs::create_dir_all(&said).unwrap();
+        for (mode, verdict) in
+            [("always [madvise] never", Verdict::Ok), ("always madvise [never]", Verdict::Warn)]
+        {
+            fs::write(said.join("enabled"), mode).unwrap();
+            let finding = check_huge_pages(&machine, true);
+            assert_eq!(finding.verdict, verdict, "{finding:?}");
+            assert_eq!(finding.remedy.is_some(), verdict == Verdict::Warn);
+            assert_eq!(check_huge_pages(&machine, false).verdict, Verdict::Ok);
+        }
+    }
 
     #[test]
     fn only_an_adapter_used_by_an_ordinary_user_needs_locked_memory() {

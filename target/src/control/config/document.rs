@@ -4,6 +4,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use ironside_common::memory::HugePages;
 use ironside_common::nvme::Nqn;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -17,13 +18,14 @@ use super::{
 };
 use crate::catalog::{ANA_GROUP_MAX, Access, CNTLIDS, NSID_MAX};
 
-const TOP: [&str; 9] = [
+const TOP: [&str; 10] = [
     "listen",
     "provider",
     "reactors",
     "queue-depth",
     "crc",
     "io-poll",
+    "huge-pages",
     "drain-timeout",
     "state-dir",
     "subsystem",
@@ -65,6 +67,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
         queue_depth: top.number("queue-depth", 2, QUEUE_DEPTH_MAX)?.unwrap_or(QUEUE_DEPTH_DEFAULT),
         crc: top.parsed::<Crc>("crc")?.unwrap_or_default(),
         io_poll: top.parsed::<IoPoll>("io-poll")?.unwrap_or_default(),
+        huge_pages: top.parsed::<HugePages>("huge-pages")?.unwrap_or_default(),
         drain_timeout_s: top
             .number("drain-timeout", 1, DRAIN_TIMEOUT_S_MAX)?
             .unwrap_or(DRAIN_TIMEOUT_S_DEFAULT),
@@ -93,7 +96,7 @@ fn subsystem(table: &Table<'_>, spans: &mut Vec<Spans>) -> Result<Subsystem, Con
     let mut namespaces = Vec::new();
     let mut next = 1;
     let subsystem = Subsystem {
-        nqn: table.nqn("nqn")?,
+        nqn: table.parsed::<Nqn>("nqn")?,
         serial: table.parsed("serial")?,
         hosts: hosts(table)?,
         keys: table.tables("host", &HOST, host_key)?,
@@ -155,7 +158,7 @@ fn host_key(table: &Table<'_>) -> Result<HostKey, ConfigError> {
     let Some(key_file) = path("key-file")? else {
         return Err(table.file.error(table.span.clone(), super::Conflict::NoKeyFile.into()));
     };
-    let mut key = HostKey::new(table.nqn("nqn")?, key_file, path("controller-key-file")?);
+    let mut key = HostKey::new(table.parsed::<Nqn>("nqn")?, key_file, path("controller-key-file")?);
     if let Some(hashes) = table.list("hashes")? {
         key.hashes = hashes;
     }
@@ -272,14 +275,12 @@ impl<'a> Table<'a> {
         Ok(Some((text, value.span())))
     }
 
-    fn parsed<T: FromStr<Err = ValueError>>(&self, key: &'static str) -> Result<Option<T>, ConfigError> {
+    fn parsed<T>(&self, key: &'static str) -> Result<Option<T>, ConfigError>
+    where
+        T: FromStr<Err: Into<ValueError>>,
+    {
         let Some((text, span)) = self.string(key)? else { return Ok(None) };
-        text.parse().map(Some).map_err(|error| self.bad(key, span, error))
-    }
-
-    fn nqn(&self, key: &'static str) -> Result<Option<Nqn>, ConfigError> {
-        let Some((text, span)) = self.string(key)? else { return Ok(None) };
-        text.parse::<Nqn>().map(Some).map_err(|error| self.bad(key, span, error.into()))
+        text.parse().map(Some).map_err(|error: T::Err| self.bad(key, span, error.into()))
     }
 
     fn boolean(&self, key: &'static str) -> Result<bool, ConfigError> {

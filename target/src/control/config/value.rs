@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use arrayvec::ArrayString;
 use ironside_common::auth::{GroupError, HashError};
+use ironside_common::memory::HugePagesError;
 use ironside_common::nvme::NqnError;
 use ironside_common::nvme::log_page::AnaState;
 use ironside_common::size::{self, SizeError};
@@ -28,6 +29,8 @@ pub enum ValueError {
     Crc(String),
     #[error("`{0}` is neither auto nor off")]
     IoPoll(String),
+    #[error(transparent)]
+    HugePages(#[from] HugePagesError),
     #[error("`{0}` is none of auto, ibv and iwarp")]
     Provider(String),
     #[error("`{0}` is no option of a listener; there is provider=")]
