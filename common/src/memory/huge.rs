@@ -7,8 +7,6 @@ use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::size::Size;
-
 /// Where the kernel tells of them.
 const MEMORY: &str = "/sys/kernel/mm";
 
@@ -110,7 +108,7 @@ impl fmt::Display for HugePagesThere {
         let mut any = false;
         for SetAside { bytes, pages, free } in self.set_aside.iter().filter(|one| one.pages > 0) {
             any = true;
-            write!(out, "{pages} of {} set aside, {free} of them free; ", Size(*bytes))?;
+            write!(out, "{pages} of {} set aside, {free} of them free; ", in_words(*bytes))?;
         }
         if !any {
             out.write_str("none set aside; ")?;
@@ -121,6 +119,16 @@ impl fmt::Display for HugePagesThere {
             Some(mode) => write!(out, "transparent ones to who asks ({mode})"),
         }
     }
+}
+
+/// The size of a page.
+pub(super) fn in_words(bytes: u64) -> String {
+    let (unit, shift) = match bytes.trailing_zeros() {
+        30.. => ("GiB", 30),
+        20..30 => ("MiB", 20),
+        _ => ("KiB", 10),
+    };
+    format!("{} {unit}", bytes >> shift)
 }
 
 #[cfg(test)]

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use super::PAGE;
 use super::copy::copy_racing;
-use super::{HugePages, PAGE};
-use crate::size::Size;
+use super::huge::{HugePages, in_words};
 
 #[derive(Debug)]
 pub struct Region {
@@ -77,22 +77,21 @@ impl Region {
     /// # Errors
     /// When the system has no such address space left.
     pub fn in_pages(length: usize, shared: bool, pages: HugePages) -> io::Result<Arc<Self>> {
-        let size = Size(length as u64);
         for page in pages.sizes(length) {
-            let of = Size(page as u64);
+            let of = in_words(page as u64);
             match Self::map_huge(length, shared, page) {
                 Ok(region) => {
-                    tracing::info!(%size, "memory lies in huge pages of {of}");
+                    tracing::info!(bytes = length, "memory lies in huge pages of {of}");
                     return Ok(region);
                 }
                 Err(error) if pages == HugePages::Auto => {
-                    tracing::debug!(%size, %error, "huge pages of {of} are not there");
+                    tracing::debug!(bytes = length, %error, "huge pages of {of} are not there");
                 }
                 Err(error) => {
                     let needed = length.div_ceil(page);
                     let kibibytes = page >> 10;
                     tracing::warn!(
-                        %size,
+                        bytes = length,
                         "memory does not lie in huge pages of {of}: {needed} would have to be free ({error}); set more aside by \
                          /sys/kernel/mm/hugepages/hugepages-{kibibytes}kB/nr_hugepages"
                     );

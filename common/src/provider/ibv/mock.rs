@@ -294,8 +294,9 @@ fn say(id: *mut rdma_cm_id, kind: rdma_cm_event_type::Type) -> c_int {
 
 unsafe extern "C" fn create_qp(id: *mut rdma_cm_id, _: *mut ibv_pd, wish: *mut ibv_qp_init_attr) -> c_int {
     // SAFETY: the caller gave a whole one.
+    let wish = unsafe { *wish };
     let number = with(|seen| {
-        seen.queue_pairs.push(unsafe { *wish });
+        seen.queue_pairs.push(wish);
         seen.queue_pairs.len()
     });
     let qp = leaked::<ibv_qp>();
