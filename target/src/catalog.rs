@@ -15,6 +15,7 @@ use uuid::Uuid;
 pub use self::access::{ANA_GROUP_MAX, Access, CNTLIDS, ana_groups};
 use crate::backend::OpenMedium;
 use crate::reservation::State;
+use crate::throttle::{HostLimits, Limit};
 
 /// Largest namespace identifier, and so the most namespaces of a subsystem. A changed namespace list names
 /// them all.
@@ -214,6 +215,7 @@ pub struct Subsystem {
     access: Vec<Access>,
     /// Its part of the controller identifiers, if another target serves the subsystem too.
     cntlids: Option<RangeInclusive<u16>>,
+    limits: HostLimits,
 }
 
 impl Subsystem {
@@ -252,13 +254,25 @@ impl Subsystem {
             }
         }
         let (keys, access) = (Vec::new(), Vec::new());
-        Ok(Self { nqn, serial, hosts, keys, listen, namespaces, access, cntlids: None })
+        let limits = HostLimits::default();
+        Ok(Self { nqn, serial, hosts, keys, listen, namespaces, access, cntlids: None, limits })
     }
 
     /// The same, but for hosts which have to authenticate.
     #[must_use]
     pub fn with_keys(self, keys: Vec<Key>) -> Self {
         Self { keys, ..self }
+    }
+
+    /// The same with limits for its hosts.
+    #[must_use]
+    pub fn with_host_limits(self, limits: HostLimits) -> Self {
+        Self { limits, ..self }
+    }
+
+    #[must_use]
+    pub const fn host_limits(&self) -> &HostLimits {
+        &self.limits
     }
 
     #[must_use]
@@ -351,6 +365,8 @@ pub struct Namespace {
     /// ANAGRPID: of which group of namespaces it is, whose access is the same.
     pub ana_group: u32,
     pub medium: OpenMedium,
+    /// What all hosts together may ask of it.
+    pub limit: Limit,
     /// Its reservations as they were kept when this version was made: where it begins if it was not served before.
     pub kept: Option<Arc<State>>,
 }
@@ -370,6 +386,7 @@ impl Namespace {
             hosts: Hosts::Any,
             ana_group: 1,
             medium,
+            limit: Limit::default(),
             kept: None,
         }
     }
@@ -415,6 +432,16 @@ fn covers(bound: SocketAddr, local: SocketAddr) -> bool {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    impl Catalog {
+        /// The same with so many commands a second for every namespace.
+        pub(crate) fn with_limit(mut self, iops: Option<std::num::NonZeroU64>) -> Self {
+            for namespace in self.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.namespaces) {
+                namespace.limit.iops = iops;
+            }
+            self
+        }
+    }
 
     pub(crate) fn namespace(nsid: u32, blocks: u64) -> Namespace {
         let medium = OpenMedium::null(blocks << 9, 512).unwrap();

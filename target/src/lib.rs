@@ -9,3 +9,4 @@ pub mod qpair;
 pub mod reactor;
 pub mod reservation;
 pub mod serve;
+pub mod throttle;

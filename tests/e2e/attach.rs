@@ -16,6 +16,8 @@ mod media;
 #[cfg(test)]
 mod multipath;
 #[cfg(test)]
+mod qos;
+#[cfg(test)]
 mod reload;
 #[cfg(test)]
 mod reservation;

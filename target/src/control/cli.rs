@@ -10,10 +10,12 @@ use ironside_common::memory::HugePages;
 use ironside_common::nvme::Nqn;
 
 use super::config::{
-    Config, ConfigError, Crc, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX, HostKey, Hosts, IoPoll, Listen,
-    Namespace, Provider, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Serial, Subsystem,
+    Config, ConfigError, Crc, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX, HostKey, HostLimits, Hosts,
+    IoPoll, Listen, Namespace, Provider, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Serial,
+    Subsystem,
 };
 use super::devices::Format;
+use crate::throttle::Limit;
 
 /// Exports files, block devices and memory over NVMe/RDMA.
 #[derive(Debug, Parser)]
@@ -64,7 +66,8 @@ struct Flags {
     #[arg(long, value_name = "auto|ibv|iwarp", default_value = "auto")]
     provider: Provider,
     /// What to serve; repeat for more: a file or block device, `ram:1GiB` or `null:1TiB`, then `,size=1GiB`,
-    /// `,lba=512|4096`, `,read-only`, `,uuid=…`.
+    /// `,lba=512|4096`, `,read-only`, `,uuid=…`; and limits of what all hosts may ask of it: `,iops=N`,
+    /// `,bandwidth=SIZE`, `,read-bandwidth=SIZE`, `,write-bandwidth=SIZE`, `,burst=TIME`.
     #[arg(long, value_name = "PATH|ram:SIZE|null:SIZE[,OPTION…]", required_unless_present = "config")]
     namespace: Vec<Namespace>,
     /// Name of the subsystem; without it one is made once for these listeners, and kept.
@@ -79,6 +82,10 @@ struct Flags {
     /// Admit every host that reaches a listener.
     #[arg(long)]
     allow_any_host: bool,
+    /// What each host may ask for in a second: `iops=N`, `bandwidth=SIZE`, `read-bandwidth=SIZE`,
+    /// `write-bandwidth=SIZE`, and `burst=TIME`.
+    #[arg(long, value_name = "KEY=VALUE[,…]")]
+    host_limit: Option<Limit>,
     /// File of mode 0600 with the secret (DHHC-1:…) by which each admitted host has to authenticate.
     #[arg(long, value_name = "FILE", conflicts_with = "allow_any_host")]
     key_file: Option<PathBuf>,
@@ -182,6 +189,7 @@ impl Flags {
             serial: self.serial,
             hosts,
             keys,
+            host_limits: HostLimits { each: self.host_limit.unwrap_or_default(), named: Vec::new() },
             listen: Vec::new(),
             cntlids: None,
             access: Vec::new(),

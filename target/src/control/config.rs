@@ -3,6 +3,7 @@
 mod check;
 mod document;
 mod error;
+mod limit;
 mod value;
 
 use std::fs::File;
@@ -17,8 +18,10 @@ use ironside_common::nvme::Nqn;
 use uuid::Uuid;
 
 use crate::catalog::Access;
+use crate::throttle::Limit;
 pub use check::{Conflict, Place};
 pub use error::{ConfigError, Problem};
+pub use limit::HostLimits;
 pub use value::{BlockSize, Crc, IoPoll, Listen, Provider, Serial, Size, ValueError};
 
 /// Where NVMe over RDMA is served unless said otherwise (IANA: nvme).
@@ -65,6 +68,7 @@ pub struct Subsystem {
     pub hosts: Hosts,
     /// Hosts which are admitted, and have to authenticate.
     pub keys: Vec<HostKey>,
+    pub host_limits: HostLimits,
     /// Empty: wherever the target listens.
     pub listen: Vec<Listen>,
     /// Identifiers of its controllers, if another target serves it too and gives out others.
@@ -128,6 +132,8 @@ pub struct Namespace {
     pub hosts: Option<Vec<Nqn>>,
     /// Which group of namespaces it is of (ANAGRPID).
     pub ana_group: u32,
+    /// What all hosts together may ask of it.
+    pub limit: Limit,
     /// `None`: one made once and kept in the state directory.
     pub uuid: Option<Uuid>,
 }

@@ -13,6 +13,7 @@ use super::reservations::{self, ReservationsError};
 use super::way::{self, WayError};
 use crate::backend::{self, OpenMedium, WeakMedium};
 use crate::catalog::{Catalog, CatalogError, Hosts, Key, Namespace, Subsystem};
+use crate::throttle::HostLimits;
 
 /// Why a configuration which is right cannot be served here.
 #[derive(Debug, thiserror::Error)]
@@ -184,14 +185,17 @@ fn subsystem(
             let kept = directory.map(|directory| reservations::load(directory, *uuid)).transpose()?.flatten();
             let kept = kept.map(Arc::new);
             let seen_by = said.hosts.clone().map_or(Hosts::Any, Hosts::Listed);
+            let (ana_group, limit) = (said.ana_group, said.limit);
             let whole = Namespace::whole(said.nsid, *uuid, medium);
-            Ok(Namespace { kept, hosts: seen_by, ana_group: said.ana_group, ..whole })
+            Ok(Namespace { kept, hosts: seen_by, ana_group, limit, ..whole })
         })
         .collect::<Result<_, ReservationsError>>()?;
     let keys = said.keys.iter().map(key).collect::<Result<Vec<_>, _>>()?;
-    let hosts = hosts(&said.hosts, &keys, &identity.nqn)?;
+    let limits = host_limits(&said.host_limits)?;
+    let named = keys.iter().map(|key| key.host).chain(limits.named.iter().map(|(host, _)| *host));
+    let hosts = hosts(&said.hosts, &named.collect::<Vec<_>>(), &identity.nqn)?;
     let subsystem = Subsystem::new(identity.nqn, identity.serial.as_str(), hosts, listen, namespaces)?;
-    let subsystem = subsystem.with_keys(keys).with_access(said.access.clone());
+    let subsystem = subsystem.with_keys(keys).with_host_limits(limits).with_access(said.access.clone());
     Ok(match said.cntlids.clone() {
         Some(cntlids) => subsystem.shared(cntlids),
         None => subsystem,
@@ -210,16 +214,29 @@ fn key(said: &config::HostKey) -> Result<Key, PrepareError> {
     Ok(Key { host, policy: Arc::new(policy), disconnect_on_change: said.disconnect_on_change })
 }
 
-/// Whoever has a key is admitted with it.
-fn hosts(said: &config::Hosts, keys: &[Key], subsystem: &Nqn) -> Result<Hosts, PrepareError> {
-    let with_keys = |hosts: &[Nqn]| {
-        let added = keys.iter().map(|key| key.host).filter(|host| !hosts.contains(host));
-        Hosts::Listed(hosts.iter().copied().chain(added).collect())
+/// Limits of hosts by their names.
+fn host_limits(said: &config::HostLimits) -> Result<HostLimits, PrepareError> {
+    let named = said.named.iter().map(|&(nqn, limit)| {
+        let host = nqn.map_or_else(|| host_identity().map(|host| host.nqn), Ok)?;
+        Ok((host, limit))
+    });
+    Ok(HostLimits { each: said.each, named: named.collect::<Result<_, PrepareError>>()? })
+}
+
+/// Whoever is named, with a key or a limit, is admitted.
+fn hosts(said: &config::Hosts, named: &[Nqn], subsystem: &Nqn) -> Result<Hosts, PrepareError> {
+    let with_named = |hosts: &[Nqn]| {
+        let mut all = hosts.to_vec();
+        let added = named.iter().filter(|host| !hosts.contains(host));
+        all.extend(added);
+        all[hosts.len()..].sort_unstable();
+        all.dedup();
+        Hosts::Listed(all)
     };
     Ok(match said {
-        config::Hosts::ThisMachine if keys.is_empty() => Hosts::Listed(vec![host_identity()?.nqn]),
-        config::Hosts::ThisMachine => with_keys(&[]),
-        config::Hosts::Listed(hosts) => with_keys(hosts),
+        config::Hosts::ThisMachine if named.is_empty() => Hosts::Listed(vec![host_identity()?.nqn]),
+        config::Hosts::ThisMachine => with_named(&[]),
+        config::Hosts::Listed(hosts) => with_named(hosts),
         config::Hosts::Any => {
             tracing::warn!("{subsystem} admits every host that reaches a listener");
             Hosts::Any

@@ -9,6 +9,7 @@ use ironside_common::nvme::log_page::AnaState;
 use super::config::{Config, ConfigError};
 use super::prepare::{PrepareError, Served};
 use crate::catalog::{Catalog, Listener, Namespace, Subsystem};
+use crate::throttle::Limit;
 
 /// Why the old configuration goes on to be served.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +39,9 @@ pub enum Change {
     NamespaceShown(Nqn, u32),
     /// The state of a group at a listener.
     AccessChanged(Nqn, u32, SocketAddr, AnaState),
+    /// All hosts together may ask of it what this says.
+    NamespaceLimited(Nqn, u32, Limit),
+    HostLimitsChanged(Nqn),
     HostsChanged(Nqn),
     KeysChanged(Nqn),
     ListenerAdded(SocketAddr),
@@ -127,6 +131,8 @@ fn between(old: &Subsystem, new: &Subsystem, changes: &mut Vec<Change>) {
                 changes.extend((group != namespace.ana_group).then_some(regrouped));
                 let shown = Change::NamespaceShown(nqn, namespace.nsid);
                 changes.extend((next.hosts != namespace.hosts).then_some(shown));
+                let limited = Change::NamespaceLimited(nqn, namespace.nsid, next.limit);
+                changes.extend((next.limit != namespace.limit).then_some(limited));
             }
             None => changes.push(Change::NamespaceRemoved(nqn, namespace.nsid)),
         }
@@ -137,6 +143,9 @@ fn between(old: &Subsystem, new: &Subsystem, changes: &mut Vec<Change>) {
         let states = new.listen().iter().map(|&at| (at, old.ana_state(group, at), new.ana_state(group, at)));
         let differing = states.filter(|(_, before, now)| before != now);
         changes.extend(differing.map(|(at, _, now)| Change::AccessChanged(nqn, group, at, now)));
+    }
+    if old.host_limits() != new.host_limits() {
+        changes.push(Change::HostLimitsChanged(nqn));
     }
     if old.hosts() != new.hosts() {
         changes.push(Change::HostsChanged(nqn));
@@ -180,6 +189,10 @@ impl fmt::Display for Change {
                 write!(f, "ANA group {group} of {nqn} {state} at {at}")
             }
             Self::HostsChanged(nqn) => write!(f, "other hosts admitted to {nqn}"),
+            Self::NamespaceLimited(nqn, nsid, limit) => {
+                write!(f, "namespace {nsid} of {nqn} limited: {limit}")
+            }
+            Self::HostLimitsChanged(nqn) => write!(f, "other limits for hosts of {nqn}"),
             Self::KeysChanged(nqn) => write!(f, "other keys for hosts of {nqn}"),
             Self::ListenerAdded(address) => write!(f, "+1 listener {address}"),
             Self::ListenerRemoved(address) => write!(f, "-1 listener {address}"),
@@ -391,6 +404,21 @@ mod tests {
             let refused = plan(&second, config("keep")).unwrap_err().to_string();
             assert!(refused.contains(said) && refused.contains("host.key"), "{refused}");
         }
+    }
+
+    #[test]
+    fn limits_change_and_nothing_else() {
+        let place = Place::new();
+        let limited = |limit: &str| place.config("", &[&format!("{{ null = 8192{limit} }}")]);
+        let first = prepare(limited("")).unwrap();
+        let second = plan(&first, limited(", limit = { iops = 5, burst = \"1s\" }")).unwrap();
+        let said = "namespace 1 limited: 5 commands/s, burst 1000 ms";
+        assert_eq!(told(&first, &second), [said]);
+        assert!(namespace(&first, 1).looks_like(namespace(&second, 1)), "hosts see nothing of it");
+        assert_eq!(told(&second, &plan(&second, limited("")).unwrap()), ["namespace 1 limited: no limit"]);
+        let mut config = limited("");
+        config.subsystems[0].host_limits.each.iops = std::num::NonZeroU64::new(3);
+        assert_eq!(told(&first, &plan(&first, config).unwrap()), ["other limits for hosts"]);
     }
 
     #[test]

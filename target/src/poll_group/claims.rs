@@ -16,7 +16,7 @@ use crate::qpair::Extent;
 
 /// One use of a command slot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct ClaimName {
+pub struct CommandName {
     pub queue: QueueName,
     pub slot: u16,
     pub generation: u16,
@@ -25,7 +25,7 @@ pub struct ClaimName {
 /// Blocks, and the command which wants them for itself.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Claim {
-    pub name: ClaimName,
+    pub name: CommandName,
     pub extent: Extent,
 }
 
@@ -68,7 +68,7 @@ impl Keeper {
     }
 
     /// One more reactor is clear; says whether it was the last.
-    fn cleared(&mut self, name: ClaimName) -> bool {
+    fn cleared(&mut self, name: CommandName) -> bool {
         let kept = self.claims.iter_mut().find(|kept| kept.claim.name == name);
         // One that was given up meanwhile is not known any more.
         let Some(missing) = kept.and_then(|kept| kept.missing.as_mut()) else { return false };
@@ -77,7 +77,7 @@ impl Keeper {
     }
 
     /// Says whether the reactors were told of it.
-    fn remove(&mut self, name: ClaimName) -> bool {
+    fn remove(&mut self, name: CommandName) -> bool {
         let index = self.claims.iter().position(|kept| kept.claim.name == name);
         index.and_then(|index| self.claims.remove(index)).is_some_and(|kept| kept.missing.is_some())
     }
@@ -88,7 +88,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     pub(super) fn pass_claims_on(&mut self, qp: QpHandle, generation: u32) {
         while let Some((token, extent, wanted)) = self.desk.claims.pop_front() {
             let queue = self.name(qp, generation);
-            let name = ClaimName { queue, slot: token.slot, generation: token.generation };
+            let name = CommandName { queue, slot: token.slot, generation: token.generation };
             let claim = Claim { name, extent };
             let message = if wanted { Message::Claim(claim) } else { Message::Release(claim) };
             self.send(self.keeper_of(extent.namespace), message);
@@ -114,7 +114,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     }
 
     /// A reactor has cleared the way for a claim.
-    pub(super) fn on_clear(&mut self, name: ClaimName) {
+    pub(super) fn on_clear(&mut self, name: CommandName) {
         if self.keeper.cleared(name) {
             self.send(name.queue.reactor, Message::Granted(name));
         }
@@ -140,8 +140,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         busy
     }
 
-    pub(super) fn on_granted(&mut self, now: Time, name: ClaimName) {
-        let ClaimName { queue, slot, generation } = name;
+    pub(super) fn on_granted(&mut self, now: Time, name: CommandName) {
+        let CommandName { queue, slot, generation } = name;
         // A connection that has failed meanwhile has given the claim back.
         if self.named(queue).is_some_and(|connection| connection.qpair.claims(slot, generation)) {
             self.with_qpair(now, queue.qp, |qpair, cx| qpair.on_claimed(cx, slot));
@@ -149,7 +149,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     }
 
     /// Lets those go on whom a claim has held back.
-    pub(super) fn on_resume(&mut self, now: Time, name: ClaimName) {
+    pub(super) fn on_resume(&mut self, now: Time, name: CommandName) {
         self.desk.held.retain(|held| held.claim.name != name);
         for index in 0..self.connections.len() {
             let qp = handle(index);
@@ -178,7 +178,7 @@ mod tests {
     fn claim(slot: u16, start: u64, end: u64) -> Claim {
         let queue = QueueName { reactor: 0, qp: QpHandle(0), generation: 0 };
         let namespace = Uuid::from_u128(1);
-        Claim { name: ClaimName { queue, slot, generation: 0 }, extent: Extent { namespace, start, end } }
+        Claim { name: CommandName { queue, slot, generation: 0 }, extent: Extent { namespace, start, end } }
     }
 
     #[test]

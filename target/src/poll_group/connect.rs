@@ -80,6 +80,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             disconnecting: false,
             disconnected: false,
             waiting: false,
+            asks: None,
             counts: Arc::default(),
         };
         let index = usize::from(qp.0);
@@ -278,6 +279,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let flow_control = (!connect.disable_sq_flow_control).then_some(connect.sqsize.saturating_add(1));
         connection.qpair.connected(role, qid, flow_control);
         self.restrict(qp);
+        self.set_limited(qp);
         self.set_access(now, qp);
         let result = ConnectResponse { cntlid, authentication_required }.to_result();
         let reply = AdminReply { status: Status::SUCCESS, result, length: 0 };

@@ -10,6 +10,7 @@ use ironside_common::verbs::Token;
 use super::HostName;
 use super::authenticate::Authentication;
 use crate::qpair::{Qpair, SharedCounts};
+use crate::throttle::HostKey;
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -36,6 +37,8 @@ pub(super) struct Connection {
     pub(super) disconnected: bool,
     /// Named by the queue of those who wait for a buffer.
     pub(super) waiting: bool,
+    /// By what its commands are known where they ask for their turn; nothing before it belongs to a controller.
+    pub(super) asks: Option<HostKey>,
     pub(super) counts: Arc<SharedCounts>,
 }
 

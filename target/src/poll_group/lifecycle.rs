@@ -43,6 +43,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 tracing::info!(peer = %connection.peer, %fault, "ending the connection");
                 self.verbs.disconnect(qp);
             }
+            self.forget_turns(qp);
             self.leave_controller(now, qp);
             self.give_up_connect(now, qp);
             self.give_up_authentication(now, qp);
@@ -199,6 +200,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             for connection in self.connections.iter_mut().flatten() {
                 connection.qpair.stop();
             }
+            self.end_throttling(now);
         }
     }
 
@@ -206,6 +208,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     /// with; new ones find a namespace of the new version or none. Hosts hear of it by [`Self::announce`].
     pub(super) fn on_catalog(&mut self, now: Time, catalog: Arc<Catalog>) {
         self.reservations.on_catalog(&catalog);
+        self.throttle.on_catalog(now, &catalog);
         self.catalog = catalog;
         self.set_views();
         self.show_protections();
@@ -220,6 +223,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 connection.qpair.set_namespaces(view);
             }
             self.restrict(handle(index));
+            self.set_limited(handle(index));
             self.set_access(now, handle(index));
         }
     }
@@ -254,6 +258,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 },
                 read_only: namespace.read_only,
                 shared: subsystem.is_shared(),
+                limited: namespace.limit.is_any(),
             });
             namespaces.collect()
         };

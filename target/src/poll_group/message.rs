@@ -8,13 +8,14 @@ use ironside_common::nvme::reservation::Notification;
 use ironside_common::verbs::{QpHandle, Token};
 use uuid::Uuid;
 
-use super::claims::{Claim, ClaimName};
+use super::claims::{Claim, CommandName};
 use super::reservations::Reserve;
 use super::roster::Member;
 use crate::catalog::Catalog;
 use crate::controller::Refusal;
 use crate::qpair::SharedCounts;
 use crate::reservation::{HostId, Install};
+use crate::throttle::Ask;
 
 /// One queue pair of one reactor. The generation tells it from an earlier one under the same handle.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -105,13 +106,23 @@ pub enum Message {
     /// Begin nothing at these blocks, and tell me once nothing is at them.
     Hold(Claim),
     /// Your answer to it.
-    Clear(ClaimName),
+    Clear(CommandName),
     /// All are clear: the blocks are your command's.
-    Granted(ClaimName),
+    Granted(CommandName),
     /// My command needs them no more.
     Release(Claim),
     /// Go on as if they had not been claimed.
-    Resume(ClaimName),
+    Resume(CommandName),
+    /// A command of mine asks for its turn under the limits of its subsystem, of which you have the buckets.
+    Ask(Ask),
+    /// Your answer to it: its turn has come.
+    Turn(Ask),
+    /// It does not ask any more.
+    Withdraw { namespace: Uuid, name: CommandName },
+    /// Its turn came too late for it: nothing was asked of the namespace.
+    GiveBack(Ask),
+    /// This queue of mine has ended, and asks for nothing any more.
+    Forget(QueueName),
     /// Finish what is under way, then disconnect everyone.
     Drain,
 }

@@ -18,6 +18,7 @@ mod reservations;
 mod roster;
 #[cfg(test)]
 mod tests;
+mod throttle;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -29,8 +30,9 @@ use ironside_common::auth::Job;
 use ironside_common::memory::{Account, Memory, Pool};
 use ironside_common::time::Time;
 use ironside_common::verbs::{CmEvent, Connections, Event, QpHandle, Sge, TargetVerbs, Token};
+use uuid::Uuid;
 
-pub use self::claims::{Claim, ClaimName};
+pub use self::claims::{Claim, CommandName};
 use self::claims::{Held, Keeper};
 use self::connection::Connection;
 use self::controllers::Controllers;
@@ -42,6 +44,7 @@ use self::roster::Roster;
 use crate::backend::{Done, Medium, Operation};
 use crate::catalog::Catalog;
 use crate::qpair::{AdminJob, Context, Extent, Fault, Namespace, Qpair, ReservationJob, Services};
+use crate::throttle::{Cost, Throttle};
 
 /// How long a connection may go without a Connect, and a drain may take.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
@@ -88,6 +91,8 @@ struct Desk<B> {
     /// Claims, of whichever reactor, which hold back commands here.
     held: Vec<Held>,
     reservations: VecDeque<ReservationJob>,
+    /// Commands which wait for their turn from now on, or no more.
+    turns: VecDeque<(Token, Uuid, Option<Cost>)>,
 }
 
 impl<B: Storage> Medium for Desk<B> {
@@ -129,6 +134,14 @@ impl<B: Storage> Services for Desk<B> {
         self.held.iter().any(|held| held.overlaps(extent))
     }
 
+    fn await_turn(&mut self, token: Token, namespace: Uuid, cost: Cost) {
+        self.turns.push_back((token, namespace, Some(cost)));
+    }
+
+    fn give_up_turn(&mut self, token: Token, namespace: Uuid) {
+        self.turns.push_back((token, namespace, None));
+    }
+
     fn reserve(&mut self, job: ReservationJob) {
         self.reservations.push_back(job);
     }
@@ -140,6 +153,8 @@ pub struct PollGroup<V, B> {
     verbs: V,
     desk: Desk<B>,
     keeper: Keeper,
+    /// The limits of those subsystems whose commands ask this reactor.
+    throttle: Throttle,
     pool: Rc<Pool>,
     memory: Rc<Memory>,
     catalog: Arc<Catalog>,
@@ -196,8 +211,10 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 claims: VecDeque::new(),
                 held: Vec::new(),
                 reservations: VecDeque::new(),
+                turns: VecDeque::new(),
             },
             keeper: Keeper::default(),
+            throttle: Throttle::default(),
             pool,
             memory,
             catalog: Arc::clone(&catalog),
@@ -224,6 +241,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             scratch: Vec::new(),
         };
         group.set_views();
+        group.throttle.on_catalog(Time::ZERO, &group.catalog);
         group
     }
 
@@ -250,6 +268,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             busy = true;
             self.on_reservation(now, job);
         }
+        busy |= self.give_turns(now);
         busy |= self.check_aborting(now);
         busy |= self.check_quiescing();
         busy |= self.check_installing();
@@ -263,7 +282,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     /// When [`Self::turn`] has something to do even if nothing happens.
     pub fn deadline(&self) -> Option<Time> {
         let quiet = self.connections.iter().all(Option::is_none) && self.draining.is_none();
-        (!quiet).then_some(self.next_check)
+        let check = (!quiet).then_some(self.next_check);
+        [check, self.throttle.deadline()].into_iter().flatten().min()
     }
 
     /// The next message for another reactor.
@@ -335,7 +355,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             Message::Reserve(reserve) => self.on_reserve(*reserve),
             Message::Reserved { asker, status } => self.on_reserved(now, asker, status),
             Message::Kept { uuid, number, kept } => self.on_kept(uuid, number, kept),
-            Message::Install(install) => self.on_install(install),
+            Message::Install(install) => self.on_install(now, install),
             Message::Installed { uuid, number } => self.on_installed(uuid, number),
             Message::Notify { uuid, notices } => self.on_notify(now, uuid, &notices),
             Message::Show { uuid } => self.on_show(now, uuid),
@@ -344,6 +364,11 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             Message::Catalog(catalog) => self.on_catalog(now, catalog),
             Message::Announce => self.announce(now),
             Message::Drain => self.drain(now),
+            Message::Ask(ask) => self.throttle.ask(now, ask),
+            Message::Turn(ask) => self.on_turn(now, ask),
+            Message::Withdraw { namespace, name } => self.throttle.withdraw(now, namespace, name),
+            Message::GiveBack(ask) => self.throttle.give_back(now, &ask),
+            Message::Forget(queue) => self.throttle.forget(now, queue),
             Message::Claim(claim) => self.on_claim(claim),
             Message::Hold(claim) => self.on_hold(claim),
             Message::Clear(name) => self.on_clear(name),
@@ -405,6 +430,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         }
         let generation = connection.generation;
         self.pass_claims_on(qp, generation);
+        self.pass_asks_on(qp, generation);
         self.settle(now, qp);
         left
     }

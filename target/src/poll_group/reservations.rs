@@ -250,7 +250,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     }
 
     /// A new state is in force from here on; it is in force wholly when what is awaited has ended.
-    pub(super) fn on_install(&mut self, install: Install) {
+    pub(super) fn on_install(&mut self, now: Time, install: Install) {
         let Install { uuid, number, state, aborted } = install;
         let mut awaited = Vec::new();
         for index in 0..self.connections.len() {
@@ -272,6 +272,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             if is_less || is_aborted || nsid.is_none() {
                 let qp = handle(index);
                 awaited.push((QueueName { reactor, qp, generation }, nsid, qpair.received()));
+                self.with_qpair(now, qp, |qpair, cx| qpair.end_barred(cx));
             }
         }
         self.set_protected(uuid, state.protected);

@@ -326,3 +326,97 @@ fn a_drain_gives_a_medium_that_hangs_up_and_says_which() {
     let unanswered = Unanswered { subsystem: nqn("s").to_string(), nsid: 1, commands: 2 };
     assert_eq!(bench.group.given_up(), Some(&[unanswered][..]));
 }
+
+impl Bench {
+    /// From now on namespace 1, or nothing if there is none, takes so many commands a second.
+    fn limit(&mut self, iops: Option<u64>) {
+        let next = Catalog::clone(&self.group.catalog);
+        let (mut next, _) = next.after_pause_of(|_, _| iops.is_none());
+        if let Some(iops) = iops {
+            next = next.with_limit(std::num::NonZeroU64::new(iops));
+        }
+        self.group.on_message(self.now, Message::Catalog(Arc::new(next)));
+        self.settle();
+    }
+
+    fn write_zeroes(&mut self, io: QpHandle, cids: std::ops::Range<u16>) {
+        cids.for_each(|cid| self.send(io, &Command::new(IoOpcode::WRITE_ZEROES.0, cid, 1)));
+        self.settle();
+    }
+}
+
+#[test]
+fn a_command_waits_for_its_turn_and_an_abort_ends_it() {
+    let mut bench = Bench::new();
+    let (admin, cntlid) = bench.controller();
+    let io = bench.queue(1);
+    bench.connect(io, 3, 1, cntlid);
+    bench.settle();
+    bench.limit(Some(1));
+    bench.write_zeroes(io, 10..14);
+    assert_eq!(bench.group.storage().asked.len(), 1, "the one that is owed");
+    bench.answers.clear();
+    let abort = Command { cdw10: (12 << 16 | 1).into(), ..Command::new(AdminOpcode::ABORT.0, 4, 0) };
+    bench.send(admin, &abort);
+    bench.settle();
+    let mut answers = std::mem::take(&mut bench.answers);
+    answers.sort_by_key(|answer| answer.cid.get());
+    let [told, aborted] = answers.as_slice() else { panic!("{answers:?}") };
+    assert_eq!((told.cid.get(), told.dw0() & 1), (4, 0));
+    assert!(aborted.cid.get() == 12 && aborted.status().is(Status::ABORT_REQUESTED));
+    let deadline = bench.group.throttle.deadline().unwrap();
+    assert!(deadline > bench.now && bench.group.deadline() <= Some(deadline));
+    bench.now = deadline;
+    bench.settle();
+    assert_eq!(bench.group.storage().asked.len(), 2, "the next turn is the next one's");
+}
+
+#[test]
+fn what_waits_for_its_turn_ends_with_its_namespace_its_connection_or_the_limit() {
+    let mut bench = Bench::new();
+    let (_, cntlid) = bench.controller();
+    let io = bench.queue(1);
+    bench.connect(io, 3, 1, cntlid);
+    bench.settle();
+    bench.limit(Some(1));
+    bench.write_zeroes(io, 10..20);
+    let begun = bench.group.storage().asked.len();
+    assert!(begun < 3);
+    bench.limit(Some(1_000_000));
+    bench.wait(1);
+    assert_eq!(bench.group.storage().asked.len(), 10, "it holds for those who wait");
+    bench.limit(Some(1));
+    bench.answers.clear();
+    bench.write_zeroes(io, 20..30);
+    bench.limit(None);
+    let begun = bench.group.storage().asked.len() - 10;
+    assert!(begun < 2);
+    assert_eq!(bench.statuses().len() + begun, 10, "all others are refused: there is no namespace");
+
+    let mut bench = Bench::new();
+    let io = bench.writing(0);
+    bench.limit(Some(1));
+    bench.write_zeroes(io, 10..30);
+    bench.host.disconnect(io);
+    bench.settle();
+    (0..bench.group.storage().asked.len()).for_each(|_| bench.group.storage().finish_one());
+    bench.settle();
+    assert_eq!(bench.group.connections(), 1, "the queue is gone");
+    assert_eq!(bench.group.throttle.deadline(), None, "and nobody waits");
+}
+
+#[test]
+fn a_drain_does_not_wait_for_limits() {
+    let mut bench = Bench::new();
+    let io = bench.writing(0);
+    bench.limit(Some(1));
+    bench.write_zeroes(io, 10..20);
+    bench.group.on_message(bench.now, Message::Drain);
+    bench.settle();
+    assert_eq!(bench.group.storage().asked.len(), 10);
+    (0..10).for_each(|_| bench.group.storage().finish_one());
+    bench.settle();
+    bench.wait(6);
+    assert!(bench.group.is_drained() && bench.group.given_up().is_none());
+    assert_eq!(bench.statuses().iter().filter(|(cid, succeeded)| *succeeded && *cid >= 10).count(), 10);
+}

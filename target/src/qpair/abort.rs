@@ -1,6 +1,6 @@
 //! Abort: a command which is to end early (NVM Express base specification, Abort command).
 //!
-//! What waits for a buffer, for its other half or for blocks ends at once. What the fabric or the medium has is asked to
+//! What waits for its turn, for a buffer, for its other half or for blocks ends at once. What the fabric or the medium has is asked to
 //! end, and does not go on once they are done with it: until then nobody can say what comes of it.
 use ironside_common::nvme::{Status, io};
 use ironside_common::verbs::{Kind, TargetVerbs};
@@ -41,6 +41,10 @@ impl Qpair {
         };
         let execution = match self.leave(slot) {
             Phase::AwaitBuffer(active) => Execution { active, data: None, scratch: None, step: 0 },
+            Phase::Throttled(active) => {
+                self.withdraw(cx, slot, &active);
+                Execution { active, data: None, scratch: None, step: 0 }
+            }
             Phase::AwaitSecond(active) => {
                 self.pairing = Pairing::Refused;
                 Execution { active, data: None, scratch: None, step: 0 }
@@ -121,7 +125,7 @@ impl Qpair {
     /// The slot of the second command, if this one is the first of two.
     fn second_of(&self, slot: u16) -> Option<u16> {
         match &self.slots[usize::from(slot)].phase {
-            Phase::AwaitBuffer(active) => active.second,
+            Phase::AwaitBuffer(active) | Phase::Throttled(active) => active.second,
             Phase::Fetching(execution) | Phase::Claiming(execution) | Phase::Executing(execution) => {
                 execution.active.second
             }
@@ -137,6 +141,7 @@ impl Phase {
         let at_medium = |work: &Work| matches!(work, Work::Io(_, request) if !matches!(request, io::Request::Reservation(_)));
         match self {
             Self::AwaitBuffer(Active { cid, .. })
+            | Self::Throttled(Active { cid, .. })
             | Self::AwaitSecond(Active { cid, .. })
             | Self::Second(Active { cid, .. }) => Some(*cid),
             Self::Fetching(execution) | Self::Claiming(execution) | Self::Fenced(execution) => {

@@ -108,8 +108,21 @@ impl Qpair {
         }
     }
 
-    /// Step 2. The command holds a slot.
+    /// Step 2. The command holds a slot, and may have to wait for its turn.
     fn accept<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>, slot: u16, active: Active) {
+        match self.limited_cost(&active, None) {
+            Some(cost) => self.throttle(cx, slot, active, cost),
+            None => self.begin(cx, slot, active),
+        }
+    }
+
+    /// The command may go on.
+    pub(super) fn begin<V: TargetVerbs, S: Services>(
+        &mut self,
+        cx: &mut Context<'_, V, S>,
+        slot: u16,
+        active: Active,
+    ) {
         if active.fetch_length().is_some() {
             self.enter(slot, Phase::AwaitBuffer(active));
             self.await_fetch.push_back(slot);

@@ -151,6 +151,7 @@ mod tests {
                 geometry,
                 read_only: false,
                 shared: false,
+                limited: false,
             },
             request,
         )

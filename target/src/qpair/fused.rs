@@ -108,9 +108,18 @@ impl Qpair {
             return self.answer(cx, second, active, (status, 0), None, None);
         }
         compare.second = Some(second);
-        self.enter(first, Phase::AwaitBuffer(compare));
+        let cost = self.limited_cost(&compare, Some(&active));
         self.enter(second, Phase::Second(active));
-        self.await_fused.push_back(first);
+        match cost {
+            Some(cost) => self.throttle(cx, first, compare, cost),
+            None => self.begin_fused(first, compare),
+        }
+    }
+
+    /// A pair may go on.
+    pub(super) fn begin_fused(&mut self, slot: u16, active: Active) {
+        self.enter(slot, Phase::AwaitBuffer(active));
+        self.await_fused.push_back(slot);
     }
 
     /// A buffer for all there is to hold, and credits to fetch with, are free.

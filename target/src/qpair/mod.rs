@@ -21,6 +21,7 @@ mod phase;
 mod restriction;
 #[cfg(test)]
 mod tests;
+mod throttle;
 
 use std::collections::VecDeque;
 use std::mem;
@@ -41,6 +42,7 @@ use self::phase::{Active, Execution, Phase, Reply, Slot, Work};
 pub use self::phase::{Extent, Fault};
 use self::restriction::Restriction;
 use crate::backend::Medium;
+use crate::throttle::Cost;
 
 /// A namespace as the data path sees it.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +55,8 @@ pub struct Namespace {
     pub read_only: bool,
     /// Another target serves it too, which knows nothing of what this one keeps in order.
     pub shared: bool,
+    /// Its commands wait for their turn.
+    pub limited: bool,
 }
 
 impl Namespace {
@@ -79,6 +83,12 @@ pub trait Services: Medium {
 
     /// Whether some of these blocks are claimed.
     fn is_claimed(&self, extent: &Extent) -> bool;
+
+    /// A command waits for its turn under a limit: [`Qpair::on_turn`].
+    fn await_turn(&mut self, token: Token, namespace: Uuid, cost: Cost);
+
+    /// The command waits for it no more.
+    fn give_up_turn(&mut self, token: Token, namespace: Uuid);
 
     /// A reservation command. The answer comes by [`Qpair::on_admin_done`].
     fn reserve(&mut self, job: ReservationJob);
@@ -163,6 +173,8 @@ pub struct Qpair {
     restrictions: Vec<Restriction>,
     /// Namespaces to which this is no way, and what their commands are refused with.
     inaccessible: Vec<(u32, Status)>,
+    /// Its host is limited: all commands wait for their turn.
+    limited: bool,
     /// No new command starts any more.
     stopped: bool,
 }
@@ -196,6 +208,7 @@ impl Qpair {
             counts: Counts::default(),
             restrictions: Vec::new(),
             inaccessible: Vec::new(),
+            limited: false,
             stopped: false,
         }
     }
@@ -277,6 +290,7 @@ impl Qpair {
             let slot = u16::try_from(slot).expect("slots are counted by a u16");
             match self.leave(slot) {
                 Phase::AwaitBuffer(active)
+                | Phase::Throttled(active)
                 | Phase::AwaitSecond(active)
                 | Phase::Second(active)
                 | Phase::Held(active) => self.release(cx.verbs, slot, active.message),

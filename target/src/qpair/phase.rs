@@ -20,7 +20,7 @@ impl Slot {
     /// The command, while the medium may still change because of it.
     pub(super) fn changing(&self) -> Option<&Active> {
         let active = match &self.phase {
-            Phase::AwaitBuffer(active) => active,
+            Phase::AwaitBuffer(active) | Phase::Throttled(active) => active,
             Phase::Fetching(execution)
             | Phase::Executing(execution)
             | Phase::Claiming(execution)
@@ -50,6 +50,8 @@ pub(super) enum Phase {
     AwaitSecond(Active),
     /// The second of them, until both are answered: the first does its work.
     Second(Active),
+    /// Waits for its turn under a limit.
+    Throttled(Active),
     /// Needs a buffer; a write needs a read credit and a send credit with it.
     AwaitBuffer(Active),
     /// An RDMA Read brings the host's data.
@@ -73,6 +75,7 @@ impl Phase {
     pub(super) fn active(&self) -> Option<&Active> {
         match self {
             Self::AwaitBuffer(active)
+            | Self::Throttled(active)
             | Self::AwaitSecond(active)
             | Self::Second(active)
             | Self::Held(active) => Some(active),
@@ -95,7 +98,10 @@ impl Phase {
     /// The command, while its medium may not have been asked yet.
     pub(super) fn waiting(&mut self) -> Option<&mut Active> {
         match self {
-            Self::AwaitBuffer(active) | Self::AwaitSecond(active) | Self::Second(active) => Some(active),
+            Self::AwaitBuffer(active)
+            | Self::Throttled(active)
+            | Self::AwaitSecond(active)
+            | Self::Second(active) => Some(active),
             Self::Fetching(execution) | Self::Claiming(execution) | Self::Fenced(execution) => {
                 Some(&mut execution.active)
             }

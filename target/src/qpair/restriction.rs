@@ -79,7 +79,7 @@ impl Qpair {
             let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
             self.answer(cx, slot, active, (status, 0), None, None);
         }
-        self.advance(cx);
+        self.end_barred(cx);
     }
 
     /// Namespaces which commands of this queue name.

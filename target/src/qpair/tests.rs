@@ -27,6 +27,8 @@ struct Disk {
     claims: Vec<Claim>,
     /// A claim was given back: who was held back may go on.
     released: bool,
+    /// Commands which wait for their turn.
+    turns: Vec<Token>,
     /// What is to end early, and does.
     cancelled: Vec<Token>,
 }
@@ -108,6 +110,7 @@ impl Disk {
 impl Medium for Disk {
     fn submit(&mut self, token: Token, namespace: usize, operation: Operation) {
         assert_eq!(namespace, 3);
+        assert!(!self.turns.contains(&token), "its turn has not come");
         self.check_claims(token, &operation);
         self.busy.push((token, operation));
     }
@@ -149,6 +152,16 @@ impl Services for Disk {
 
     fn is_claimed(&self, extent: &Extent) -> bool {
         self.claims.iter().any(|claim| claim.held && claim.extent.overlaps(extent))
+    }
+
+    fn await_turn(&mut self, token: Token, _: Uuid, cost: Cost) {
+        assert!(cost.commands > 0 && self.turns.iter().all(|one| *one != token), "it waits already");
+        self.turns.push(token);
+    }
+
+    fn give_up_turn(&mut self, token: Token, _: Uuid) {
+        let index = self.turns.iter().position(|one| *one == token);
+        self.turns.swap_remove(index.expect("it waits for its turn"));
     }
 
     fn reserve(&mut self, job: ReservationJob) {
@@ -222,6 +235,7 @@ impl World {
             geometry,
             read_only: false,
             shared: false,
+            limited: prng.chance(40),
         };
         qpair.connected(Role::Io(Rc::new([namespace])), 1, Some(depth + 1));
         let bytes = vec![0; (BLOCKS << SHIFT) as usize];
@@ -232,6 +246,7 @@ impl World {
             admin: VecDeque::new(),
             claims: Vec::new(),
             released: false,
+            turns: Vec::new(),
             cancelled: Vec::new(),
         };
         let fails = prng.below(30);
@@ -376,6 +391,16 @@ impl World {
         });
     }
 
+    /// The turn of a command comes which may have ended by now, as that of any does once its queue has.
+    fn give_turn(&mut self) {
+        let Some(token) = self.disk.turns.pop() else { return };
+        let waits = self.qpair.is_throttled(token.slot, token.generation);
+        assert!(waits || self.qpair.fault().is_some(), "it waits for nothing");
+        if waits {
+            self.with(|qpair, cx| qpair.on_turn(cx, token.slot));
+        }
+    }
+
     fn host_polls(&mut self) {
         match self.host.poll() {
             Some(Event::Received(received)) => {
@@ -477,6 +502,7 @@ impl World {
                         self.with(|qpair, cx| qpair.on_claimed(cx, slot));
                     }
                 }
+                1 if self.prng.chance(30) => self.give_turn(),
                 1 => drop(self.network.step(&mut self.prng)),
                 2 if !self.disk.busy.is_empty() => {
                     let index = self.prng.below(self.disk.busy.len() as u32) as usize;
@@ -512,7 +538,7 @@ impl World {
             self.target.destroy(handle);
         } else {
             assert_eq!(self.statuses.len(), usize::from(COMMANDS), "a command was not answered");
-            assert!(self.disk.claims.is_empty(), "a claim leaked");
+            assert!(self.disk.claims.is_empty() && self.disk.turns.is_empty(), "a claim leaked");
             self.check_pairs();
             assert!(self.aborting.is_empty(), "nobody knows what became of an Abort");
             for cid in &self.aborted {

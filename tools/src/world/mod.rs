@@ -15,7 +15,9 @@
 //! 10. of those who take a block by fused commands, from the same content only one is told that it has;
 //! 11. every answer to a command which reserves is explained by those before it and those at the same time, and nothing
 //!     of a host is at a medium once an answer says that it must not be;
-//! 12. once a namespace is kept from a host, and what had begun has ended, nothing of that host is at its drive.
+//! 12. once a namespace is kept from a host, and what had begun has ended, nothing of that host is at its drive;
+//! 13. a limit is never exceeded by more than one command, nobody waits for a limit which is not used up, and nothing
+//!     limited comes to a drive before its turn.
 //!
 //! (4), (5) and the slots and credits of (3) are asserted by the fabric and the queue pairs themselves.
 mod agreement;
@@ -23,16 +25,17 @@ mod claimant;
 mod disk;
 mod fabric;
 mod host;
+mod limits;
 mod pipe;
 mod raw;
+mod report;
 mod rival;
 mod shadow;
 mod target;
 
 use std::cell::RefCell;
-use std::fmt;
 use std::net::SocketAddr;
-use std::ops::{AddAssign, Range};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -45,6 +48,7 @@ use ironside_target::backend::OpenMedium;
 use ironside_target::catalog::{Access, Catalog, Hosts, Namespace, Subsystem};
 use ironside_target::poll_group::Message;
 use ironside_target::reservation::{HostId, State};
+use ironside_target::throttle::{HostLimits, Limit};
 use uuid::Uuid;
 
 use self::agreement::Agreement;
@@ -54,6 +58,7 @@ use self::fabric::Fabric;
 use self::host::HostSide;
 use self::pipe::Pipes;
 use self::raw::host_id;
+pub use self::report::Report;
 use self::rival::{LOCK, Rival, Taken};
 use self::shadow::Shadow;
 use self::target::Target;
@@ -68,48 +73,6 @@ const PATIENCE: u32 = 30_000;
 const GUESTS: Range<u8> = 150..153;
 /// How far the clock may be turned on while nothing happens: hosts wait this long at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
-
-/// What a world went through, to see that the seeds reach everything.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Report {
-    pub succeeded: u64,
-    pub failed: u64,
-    pub breaks: u64,
-    pub kills: u64,
-    pub power_losses: u64,
-    /// Times a block was taken by fused commands.
-    pub taken: u64,
-    /// Commands which reserved, and commands which reservations kept from their medium.
-    pub reserved: u64,
-    pub conflicts: u64,
-    /// Simulated time.
-    pub elapsed: Duration,
-}
-
-impl AddAssign for Report {
-    fn add_assign(&mut self, other: Self) {
-        self.succeeded += other.succeeded;
-        self.failed += other.failed;
-        self.breaks += other.breaks;
-        self.kills += other.kills;
-        self.power_losses += other.power_losses;
-        self.taken += other.taken;
-        self.reserved += other.reserved;
-        self.conflicts += other.conflicts;
-        self.elapsed += other.elapsed;
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { succeeded, failed, breaks, kills, power_losses, taken, reserved, conflicts, elapsed } =
-            self;
-        write!(f, "{succeeded} requests succeeded and {failed} failed, {breaks} links broke, ")?;
-        write!(f, "the target was killed {kills} times, {power_losses} of them by a loss of power, ")?;
-        write!(f, "a block was taken {taken} times, {reserved} commands reserved, ")?;
-        write!(f, "{conflicts} were in conflict, in {} simulated seconds", elapsed.as_secs())
-    }
-}
 
 /// Which faults a world has, in a thousandth of its steps, except where said.
 #[derive(Clone, Copy, Debug, Default)]
@@ -126,6 +89,8 @@ struct Faults {
     access: u32,
     /// A namespace is kept from a host, or from none.
     masks: u32,
+    /// Limits change, in a world that has any.
+    limits: u32,
 }
 
 impl Faults {
@@ -138,7 +103,8 @@ impl Faults {
         let namespaces = if choices.chance(20) { 1 + choices.below(3) } else { 0 };
         let access = if choices.chance(20) { 1 + choices.below(4) } else { 0 };
         let masks = if choices.chance(20) { 1 + choices.below(4) } else { 0 };
-        Self { breaks, kills, power, medium, namespaces, access, masks }
+        let limits = if choices.chance(50) { choices.below(4) } else { 0 };
+        Self { breaks, kills, power, medium, namespaces, access, masks, limits }
     }
 }
 
@@ -206,9 +172,17 @@ struct Served {
     access: Vec<AnaState>,
     /// The number of a host, and the namespace it does not see.
     hidden: Option<(u8, u32)>,
+    /// What each namespace may be asked for, and each host may ask for.
+    limits: Vec<Limit>,
+    host_limit: Limit,
 }
 
 impl Served {
+    fn draw_limits(&mut self, choices: &mut impl Choices) {
+        self.limits.fill_with(|| limits::draw(choices));
+        self.host_limit = if choices.chance(40) { limits::draw(choices) } else { Limit::default() };
+    }
+
     /// The catalog of it, with the namespace which claimants share and the reservations that one begins with. What
     /// namespaces are made of is the world's own affair.
     fn catalog(&self, address: SocketAddr, kept: Option<Arc<State>>) -> Arc<Catalog> {
@@ -219,13 +193,16 @@ impl Served {
                 Some((host, hidden)) if hidden == nsid => Hosts::Listed(all_but(host)),
                 _ => Hosts::Any,
             };
-            Namespace { ana_group: nsid, hosts, ..Namespace::whole(nsid, uuid(nsid), medium) }
+            let limit = self.limits.get(nsid as usize - 1).copied().unwrap_or_default();
+            Namespace { ana_group: nsid, hosts, limit, ..Namespace::whole(nsid, uuid(nsid), medium) }
         };
         let shared = Namespace { kept, ..namespace(SHARED, SHARED_BLOCKS) };
         let namespaces = (1..=self.present).map(|nsid| namespace(nsid, self.blocks)).chain([shared]);
         let access = (1..).zip(&self.access).map(|(group, &state)| Access { group, listen: None, state });
         let subsystem = Subsystem::new(nqn(), "WORLD", Hosts::Any, vec![address], namespaces.collect());
+        let limits = HostLimits { each: self.host_limit, named: Vec::new() };
         let subsystem = subsystem.expect("a subsystem by its form").with_access(access.collect());
+        let subsystem = subsystem.with_host_limits(limits);
         Arc::new(Catalog::new(self.version, vec![subsystem]).expect("one subsystem"))
     }
 }
@@ -262,15 +239,30 @@ impl<F: Fabric> World<F> {
         }
         disks.borrow_mut().add(uuid(SHARED), SHARED_BLOCKS * u64::from(BLOCK_SIZE), BLOCK_SIZE);
         let access = vec![AnaState::OPTIMIZED; count as usize];
-        let served = Served { version: 1, present: count, blocks: BLOCKS, access, hidden: None };
+        let mut served = Served {
+            version: 1,
+            present: count,
+            blocks: BLOCKS,
+            access,
+            hidden: None,
+            limits: vec![Limit::default(); count as usize],
+            host_limit: Limit::default(),
+        };
+        let is_limited = choices.chance(40);
+        if is_limited {
+            served.draw_limits(choices);
+        }
         let mut target = Target::new(address, Rc::clone(&disks));
-        target.start(&mut fabric, &served.catalog(address, None), choices);
         let now = Time::from_nanos(1);
+        target.start(&mut fabric, now, &served.catalog(address, None), choices);
         let hosts = 1 + choices.below(host::HOSTS_MAX.into()) as u8;
         let hosts = (0..hosts)
             .map(|number| HostSide::new(&mut fabric, number, address, nqn(), now, choices))
             .collect();
-        let faults = Faults::draw(choices);
+        let mut faults = Faults::draw(choices);
+        if !is_limited {
+            faults.limits = 0;
+        }
         let shadows = (0..count).map(|_| Shadow::new((BLOCKS + BLOCKS_MORE) as usize)).collect();
         let mut world = Self {
             now,
@@ -354,11 +346,12 @@ impl<F: Fabric> World<F> {
             }
         }
         self.check_access();
+        (1..=self.shadows.len() as u32).for_each(|nsid| self.target.check_turns(uuid(nsid)));
     }
 
     fn start(&mut self, choices: &mut impl Choices) {
         let catalog = self.served.catalog(self.address, self.target.kept());
-        self.target.start(&mut self.fabric, &catalog, choices);
+        self.target.start(&mut self.fabric, self.now, &catalog, choices);
     }
 
     fn has_guests(&self) -> bool {
@@ -410,6 +403,10 @@ impl<F: Fabric> World<F> {
         if choices.below(1000) < self.faults.namespaces {
             self.served.present = self.shadows.len() as u32 - choices.below(2);
             self.served.blocks = if choices.chance(50) { BLOCKS + BLOCKS_MORE } else { BLOCKS };
+            self.go_over();
+        }
+        if choices.below(1000) < self.faults.limits {
+            self.served.draw_limits(choices);
             self.go_over();
         }
         if choices.below(1000) < self.faults.access {
@@ -509,6 +506,7 @@ impl<F: Fabric> World<F> {
         self.until("the target to let go", choices, |world| world.target.connections() == 0);
         self.until("messages to arrive", choices, |world| !world.target.turn_all(world.now));
         self.target.check_at_rest();
+        self.report.waited = self.target.limits.waited;
         self.report.taken = self.taken.times();
         self.report.reserved = self.agreement.succeeded;
         self.report.conflicts = self.claimants.iter().map(|claimant| claimant.conflicts).sum();

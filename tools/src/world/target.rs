@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use super::disk::{Disks, Share};
 use super::fabric::{Fabric, Pump};
+use super::limits::{self, Limits};
 
 pub(super) struct Target<F: Fabric> {
     address: SocketAddr,
@@ -29,6 +30,9 @@ pub(super) struct Target<F: Fabric> {
     keeps: VecDeque<Keep>,
     /// The state of reservations which outlasts everything.
     kept: Option<Arc<State>>,
+    /// What reactors have to keep to, and the one which has the buckets.
+    pub(super) limits: Limits,
+    home: usize,
 }
 
 struct Reactor<F: Fabric> {
@@ -48,11 +52,21 @@ impl<F: Fabric> Target<F> {
             letters: VecDeque::new(),
             keeps: VecDeque::new(),
             kept: None,
+            limits: Limits::default(),
+            home: 0,
         }
     }
 
-    pub(super) fn start(&mut self, fabric: &mut F, catalog: &Arc<Catalog>, choices: &mut impl Choices) {
+    pub(super) fn start(
+        &mut self,
+        fabric: &mut F,
+        now: Time,
+        catalog: &Arc<Catalog>,
+        choices: &mut impl Choices,
+    ) {
         let reactors = 1 + choices.below(2) as usize;
+        self.home = limits::home(&catalog.subsystems()[0], reactors);
+        self.limits.start(now, catalog);
         let queue_depth = 16 + choices.below(3) as u16 * 8;
         let (small, large) = (1 + choices.below(8), 2 + choices.below(3));
         for reactor in 0..reactors {
@@ -110,11 +124,15 @@ impl<F: Fabric> Target<F> {
         let mut busy = group.verbs().pump(now);
         busy |= group.turn(now);
         while let Some(letter) = group.next_message() {
+            self.limits.on_sent(now, &letter.1);
             self.letters.push_back(letter);
             busy = true;
         }
         while let Some(keep) = group.next_keep() {
             self.keeps.push_back(keep);
+        }
+        if index == self.home {
+            self.limits.check(now);
         }
         self.retire(index);
         busy
@@ -159,9 +177,23 @@ impl<F: Fabric> Target<F> {
         under_way.collect()
     }
 
+    /// # Panics
+    /// If something is at the drive of a limited namespace whose turn has not come.
+    pub(super) fn check_turns(&self, uuid: Uuid) {
+        for (share, token, operation) in self.disks.borrow().under_way(uuid) {
+            let reactor = self.reactors.iter().position(|reactor| reactor.share == share);
+            if let Some(reactor) = reactor.filter(|_| !matches!(operation, Operation::Flush)) {
+                self.limits.check_turn(uuid, reactor, token);
+            }
+        }
+    }
+
     /// Delivers the oldest message between reactors.
     pub(super) fn deliver_letter(&mut self, now: Time) -> bool {
         let Some((to, message)) = self.letters.pop_front() else { return false };
+        if to == self.home {
+            self.limits.on_message(now, &message);
+        }
         self.reactors[to].group.on_message(now, message);
         true
     }
@@ -187,6 +219,7 @@ impl<F: Fabric> Target<F> {
     /// # Panics
     /// If anything of a connection is left.
     pub(super) fn check_at_rest(&self) {
+        self.limits.check_at_rest();
         for Reactor { group, pool, .. } in &self.reactors {
             assert_eq!(group.connections(), 0, "a connection is left on the target");
             assert_eq!(group.controllers(), 0, "a controller is left on the target");

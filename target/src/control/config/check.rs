@@ -3,6 +3,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 
+use ironside_common::nvme::Nqn;
+
 use super::{Backing, CNTLIDS_MIN, Config, Hosts, SUBSYSTEMS_MAX};
 use crate::catalog::NSID_MAX;
 
@@ -47,6 +49,10 @@ pub enum Conflict {
     SameHost(String),
     #[error("a host that has to authenticate needs a `key-file`: `ironside gen-dhchap-key` makes one")]
     NoKeyFile,
+    #[error("the limit limits nothing: say `iops`, `bandwidth`, `read-bandwidth` or `write-bandwidth`")]
+    EmptyLimit,
+    #[error("{0} has a limit here already")]
+    LimitedTwice(String),
     #[error("a group needs its `state`: optimized, non-optimized, inaccessible, persistent-loss or change")]
     NoState,
     #[error("no namespace of the subsystem is of ANA group {0}: give it one by `ana-group`")]
@@ -122,10 +128,16 @@ impl Config {
             if subsystem.hosts == Hosts::Any && !subsystem.keys.is_empty() {
                 return refused(Conflict::KeyAndAny);
             }
+            let name =
+                |nqn: Option<Nqn>| nqn.map_or_else(|| "this machine's host".into(), |nqn| nqn.to_string());
             let mut hosts = BTreeSet::new();
             if let Some(twice) = subsystem.keys.iter().find(|key| !hosts.insert(key.nqn)) {
-                let name = twice.nqn.map_or_else(|| "this machine's host".into(), |nqn| nqn.to_string());
-                return refused(Conflict::SameHost(name));
+                return refused(Conflict::SameHost(name(twice.nqn)));
+            }
+            hosts.clear();
+            if let Some((twice, _)) = subsystem.host_limits.named.iter().find(|(nqn, _)| !hosts.insert(*nqn))
+            {
+                return refused(Conflict::LimitedTwice(name(*twice)));
             }
         }
         Ok(())

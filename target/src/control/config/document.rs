@@ -1,4 +1,6 @@
 //! A configuration file, read key by key, so that whatever is wrong is told with its line.
+mod limit;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -30,12 +32,13 @@ const TOP: [&str; 10] = [
     "state-dir",
     "subsystem",
 ];
-const SUBSYSTEM: [&str; 10] = [
+const SUBSYSTEM: [&str; 11] = [
     "nqn",
     "serial",
     "allow-hosts",
     "allow-any-host",
     "host",
+    "host-limit",
     "listen",
     "cntlid-min",
     "cntlid-max",
@@ -43,9 +46,11 @@ const SUBSYSTEM: [&str; 10] = [
     "namespace",
 ];
 const ANA: [&str; 3] = ["group", "listen", "state"];
-const HOST: [&str; 6] = ["nqn", "key-file", "controller-key-file", "hashes", "groups", "on-key-change"];
-const NAMESPACE: [&str; 10] =
-    ["nsid", "path", "size", "ram", "null", "lba", "read-only", "allow-hosts", "ana-group", "uuid"];
+/// All but the first two are about keys.
+const HOST: [&str; 7] =
+    ["nqn", "limit", "key-file", "controller-key-file", "hashes", "groups", "on-key-change"];
+const NAMESPACE: [&str; 11] =
+    ["nsid", "path", "size", "ram", "null", "lba", "read-only", "allow-hosts", "ana-group", "limit", "uuid"];
 
 pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
     let root = DeTable::parse(text).map_err(|error| {
@@ -95,11 +100,13 @@ fn spans_at(spans: &[Spans], place: Place) -> Range<usize> {
 fn subsystem(table: &Table<'_>, spans: &mut Vec<Spans>) -> Result<Subsystem, ConfigError> {
     let mut namespaces = Vec::new();
     let mut next = 1;
+    let (keys, host_limits) = limit::hosts_in_full(table)?;
     let subsystem = Subsystem {
         nqn: table.parsed::<Nqn>("nqn")?,
         serial: table.parsed("serial")?,
         hosts: hosts(table)?,
-        keys: table.tables("host", &HOST, host_key)?,
+        keys,
+        host_limits,
         listen: table.listen()?,
         cntlids: cntlids(table)?,
         access: table.tables("ana", &ANA, access)?,
@@ -186,6 +193,7 @@ fn namespace(table: &Table<'_>, next: &mut u32) -> Result<Namespace, ConfigError
         read_only: table.boolean("read-only")?,
         hosts: table.list("allow-hosts")?,
         ana_group: table.number("ana-group", 1, ANA_GROUP_MAX)?.unwrap_or(1),
+        limit: limit::limit(table, "limit")?.unwrap_or_default(),
         uuid: match table.string("uuid")? {
             Some((text, span)) => Some(uuid(text).map_err(|error| table.bad("uuid", span, error))?),
             None => None,

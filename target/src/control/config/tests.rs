@@ -53,6 +53,7 @@ fn everything_said_in_a_file_can_be_said_by_flags() {
         [[subsystem]]
         nqn = "nqn.2014-08.org.example:a"
         serial = "S1"
+        host-limit = { iops = 500, burst = "0s" }
         allow-hosts = ["nqn.2014-08.org.example:h1", "nqn.2014-08.org.example:h2"]
 
         [[subsystem.namespace]]
@@ -64,6 +65,7 @@ fn everything_said_in_a_file_can_be_said_by_flags() {
 
         [[subsystem.namespace]]
         ram = 1048576
+        limit = { bandwidth = 1073741824 }
 
         [[subsystem.namespace]]
         null = "1 TiB"
@@ -75,7 +77,7 @@ fn everything_said_in_a_file_can_be_said_by_flags() {
          --io-poll off --huge-pages 1GiB --drain-timeout 5 --state-dir /var/lib/other --nqn nqn.2014-08.org.example:a --serial S1 \
          --allow-host nqn.2014-08.org.example:h1 --allow-host nqn.2014-08.org.example:h2 \
          --namespace disk.img,size=1GiB,lba=4096,read-only,uuid=6f9619ff-8b86-d011-b42d-00cf4fc964ff \
-         --namespace ram:1MiB --namespace null:1T,lba=512",
+         --host-limit iops=500,burst=0s --namespace ram:1MiB,bandwidth=1GiB --namespace null:1T,lba=512",
     );
     assert_eq!(file.unwrap(), flags.unwrap());
 }
@@ -120,6 +122,13 @@ fn a_wrong_type_or_value_is_told_with_its_line_and_key() {
     assert!(namespace("path = \"a\"\nram = 4096").contains("exactly one of"));
     assert!(namespace("ram = 4096\nsize = 4096").contains("behind the colon"));
     assert!(namespace("read-only = true").contains("exactly one of"));
+    assert!(namespace("ram = 4096\nlimit = 3").contains("takes a table such as"));
+    assert!(namespace("ram = 4096\nlimit = { iop = 3 }").contains("did you mean `iops`?"));
+    assert!(namespace("ram = 4096\nlimit = { burst = \"1s\" }").contains("limits nothing"));
+    assert!(
+        namespace("ram = 4096\nlimit = { iops = 0 }").contains("between 1 and 100000000 a second, not 0")
+    );
+    assert!(namespace("ram = 4096\nlimit = { iops = 1, burst = \"2m\" }").contains("such as 100ms"));
     assert!(namespace("nsid = 0").contains("between 1 and 1024"));
 }
 
@@ -288,4 +297,24 @@ fn a_key_which_cannot_be_is_told_with_its_place() {
         "[[subsystem]]\nallow-any-host = true\nhost = [{ key-file = \"a\" }]\nnamespace = [{ ram = 4096 }]";
     assert!(refused(any).contains("it would get in without"));
     assert!(refused_flags("--controller-key-file c --namespace ram:4096").contains("--key-file"));
+}
+
+#[test]
+fn hosts_have_keys_limits_or_both() {
+    let hosts = |hosts: &str| {
+        let text = format!(
+            "[[subsystem]]\nallow-any-host = true\nhost = [{hosts}]\nnamespace = [{{ ram = 4096 }}]\n"
+        );
+        Config::parse(Path::new("target.toml"), &text).map(|config| config.subsystems[0].clone())
+    };
+    let (name, limit) = ("nqn = \"nqn.2014-08.org.example:h\"", "limit = { iops = 7 }");
+    let subsystem = hosts(&format!("{{ {name}, {limit} }}, {{ {limit} }}")).unwrap();
+    assert!(subsystem.keys.is_empty() && !subsystem.host_limits.each.is_any());
+    let named = &subsystem.host_limits.named;
+    assert!(named.len() == 2 && named[0].0.is_some() && named[1].0.is_none());
+    let told = |text: &str| hosts(text).unwrap_err().to_string();
+    assert!(told(&format!("{{ {limit} }}, {{ {limit} }}")).contains("has a limit here already"));
+    assert!(told(&format!("{{ {name} }}")).contains("key-file"));
+    assert!(told(&format!("{{ {name}, {limit}, groups = [\"null\"] }}")).contains("key-file"));
+    assert!(told(&format!("{{ {name}, {limit}, key-file = \"k\" }}")).contains("any host is allowed"));
 }

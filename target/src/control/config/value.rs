@@ -10,7 +10,8 @@ use ironside_common::nvme::NqnError;
 use ironside_common::nvme::log_page::AnaState;
 use ironside_common::size::{self, SizeError};
 
-use super::{Backing, DEFAULT_PORT, Namespace};
+use super::{Backing, DEFAULT_PORT, Namespace, limit};
+use crate::throttle::Limit;
 
 /// Why a value is not what its key takes.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -59,8 +60,21 @@ pub enum ValueError {
     NoPath,
     #[error("`{0}` takes its size behind the colon, as in {0}:1GiB")]
     SizeBehindColon(&'static str),
-    #[error("`{option}` is no option of a namespace; there are size=, lba=, read-only and uuid=")]
+    #[error(
+        "`{option}` is no option of a namespace; there are size=, lba=, read-only, uuid=, iops=, bandwidth=, \
+         read-bandwidth=, write-bandwidth= and burst="
+    )]
     Option { option: String },
+    #[error(
+        "`{0}` is no part of a limit; there are iops, bandwidth, read-bandwidth, write-bandwidth and burst"
+    )]
+    LimitOption(String),
+    #[error("a limit is between {min} and {max} a second, not {found}")]
+    Rate { min: u64, max: u64, found: String },
+    #[error("a burst is a time of 60s at most, such as 100ms, not {0}")]
+    Burst(String),
+    #[error("nothing is limited: say iops, bandwidth, read-bandwidth or write-bandwidth")]
+    EmptyLimit,
 }
 
 /// A number of bytes, whole blocks of 4096.
@@ -269,6 +283,7 @@ impl FromStr for Namespace {
             read_only: false,
             hosts: None,
             ana_group: 1,
+            limit: Limit::default(),
             uuid: None,
         };
         for option in parts {
@@ -280,8 +295,12 @@ impl FromStr for Namespace {
                 ("lba", _) => namespace.block_size = Some(value.parse()?),
                 ("read-only", _) if option == name => namespace.read_only = true,
                 ("uuid", _) => namespace.uuid = Some(uuid(value)?),
+                (name, _) if limit::KEYS.contains(&name) => limit::set(&mut namespace.limit, name, value)?,
                 _ => return Err(ValueError::Option { option: option.into() }),
             }
+        }
+        if namespace.limit.is_unused() {
+            return Err(ValueError::EmptyLimit);
         }
         Ok(namespace)
     }
