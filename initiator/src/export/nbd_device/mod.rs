@@ -120,9 +120,7 @@ impl NbdDevice {
     /// # Errors
     /// When the kernel refuses.
     pub fn resized(&self, size: u64) -> Result<(), NbdDeviceError> {
-        let attributes = Attributes::default()
-            .with(INDEX, &self.number.to_ne_bytes())
-            .with(SIZE_BYTES, &size.to_ne_bytes());
+        let attributes = self.attributes().with(SIZE_BYTES, &size.to_ne_bytes());
         let told = open()?.ask(RECONFIGURE, &attributes);
         told.map(drop).map_err(|source| NbdDeviceError::Refused { doing: "changing the size", source })
     }
