@@ -238,10 +238,9 @@ impl World {
             limited: prng.chance(40),
         };
         qpair.connected(Role::Io(Rc::new([namespace])), 1, Some(depth + 1));
-        let bytes = vec![0; (BLOCKS << SHIFT) as usize];
         let disk = Disk {
             memory: Rc::clone(&memory),
-            bytes,
+            bytes: vec![0; (BLOCKS << SHIFT) as usize],
             busy: Vec::new(),
             admin: VecDeque::new(),
             claims: Vec::new(),
