@@ -139,7 +139,7 @@ impl WriteProtection {
     /// From CDW11 of Set Features. `None` for a reserved value.
     #[must_use]
     pub fn from_dword(dword: u32) -> Option<Self> {
-        Self::ALL.get(bits(dword.into(), 2, 0) as usize).copied()
+        Self::ALL.into_iter().find(|state| u64::from(state.to_dword()) == bits(dword.into(), 2, 0))
     }
 
     /// DW0 of the answer to Get Features.
