@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use ironside_tests::support::programs::{Initiator, Target};
 
-use super::bench::namespace;
+use super::bench::{eventually, namespace};
 
 /// Two hosts, by identifier.
 const HOSTS: [&str; 2] = ["11111111-0000-4000-8000-000000000001", "22222222-0000-4000-8000-000000000002"];
@@ -66,4 +66,36 @@ fn two_hosts_agree_by_reservations() {
     second.asks("resv-release", &["-c", "34", "--rrela=1"]);
     assert!(first.asks("resv-report", &[]).contains("rtype     : 0\nregctl    : 0\n"));
     assert!(first.initiator.fail(2, &first.words("resv-acquire", &["--rtype=7"])).contains("1..=6"));
+}
+
+#[test]
+fn an_attachment_keeps_what_it_was_told_of_reservations() {
+    let place = tempfile::tempdir().unwrap();
+    let target = Target::serve(place.path(), &[&namespace(place.path())]);
+    let initiator = Initiator::new(place.path());
+    let [first, second] = HOSTS.map(|id| Host { initiator: &initiator, target: &target, id });
+    let nqn = format!("nqn.2014-08.org.nvmexpress:uuid:{}", first.id);
+    let attached = initiator.connect(&target, &["--via", "nbd", "-q", &nqn, "-I", first.id]);
+    let device = attached["DevicePath"].as_str().unwrap().to_owned();
+    let log = || -> Vec<(u64, u64)> {
+        let said = initiator.succeed(&["resv-notif-log", &device, "-o", "json"]);
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let notices = said.as_array().unwrap().iter();
+        notices.map(|one| (one["rn_log_type"].as_u64().unwrap(), one["nsid"].as_u64().unwrap())).collect()
+    };
+    assert_eq!(log(), []);
+    first.asks("resv-register", &["--nrkey=0x11"]);
+    second.asks("resv-register", &["--nrkey=0x22"]);
+    second.asks("resv-acquire", &["--crkey=0x22", "--rtype=1"]);
+    second.asks("resv-acquire", &["--crkey=0x22", "--prkey=0x11", "--rtype=1", "--racqa=1"]);
+    eventually("the host hears that its registration is preempted", || log() == [(1, 1)]);
+    first.asks("resv-register", &["--nrkey=0x11"]);
+    second.asks("resv-release", &["--crkey=0x22", "--rrela=1"]);
+    eventually("and that the reservation is", || log() == [(1, 1), (3, 1)]);
+    let text = initiator.succeed(&["resv-notif-log", &device]);
+    assert!(
+        text.contains("1 (Registration Preempted)") && text.contains("3 (Reservation Preempted)"),
+        "{text}"
+    );
+    initiator.fail(7, &["resv-notif-log", "nothing"]);
 }

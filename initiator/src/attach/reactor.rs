@@ -312,6 +312,9 @@ impl<C: Carrier> HostReactor<C> {
             HostEvent::AccessChanged => {
                 tracing::info!(%nqn, address, "the target says other states of access");
             }
+            HostEvent::Notified(notice) => {
+                tracing::info!(%nqn, address, nsid = notice.nsid, kind = notice.kind, "told of reservations");
+            }
             HostEvent::Closed => tracing::info!(%nqn, address, "disconnected"),
         }
         // A full channel has no reader who cares.

@@ -18,6 +18,7 @@ mod log;
 mod man;
 mod recover;
 mod reserve;
+mod resv_notif_log;
 mod resv_report;
 mod secrets;
 mod table;
@@ -55,6 +56,7 @@ enum Command {
     ResvAcquire(reserve::Acquire),
     ResvRelease(reserve::Release),
     ResvReport(resv_report::Arguments),
+    ResvNotifLog(resv_notif_log::Arguments),
     GenDhchapKey(gen_dhchap_key::Arguments),
     CheckDhchapKey(gen_dhchap_key::CheckArguments),
     Completions(completions::Arguments),
@@ -83,6 +85,7 @@ impl Cli {
             Command::ResvAcquire(arguments) => reserve::acquire(&arguments),
             Command::ResvRelease(arguments) => reserve::release(&arguments),
             Command::ResvReport(arguments) => resv_report::run(&arguments),
+            Command::ResvNotifLog(arguments) => resv_notif_log::run(&arguments),
             Command::GenDhchapKey(arguments) => gen_dhchap_key::run(&arguments),
             Command::CheckDhchapKey(arguments) => gen_dhchap_key::check(&arguments),
             Command::Completions(arguments) => completions::run(&arguments),
@@ -129,6 +132,7 @@ mod tests {
             "ironside resv-acquire -a ::1 -n nqn.2026-11.org.example:a --nsid 1 -c 1 --rtype 3 --racqa 1 -p 0x2",
             "ironside resv-release /dev/loop0 --crkey=1 --rtype=1 --rrela=0",
             "ironside resv-report /dev/loop0 --eds -o json",
+            "ironside resv-notif-log /dev/loop0 -o json",
         ] {
             assert!(Cli::try_parse_from(line.split_whitespace()).is_ok(), "{line}");
         }

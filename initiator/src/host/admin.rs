@@ -3,6 +3,7 @@
 use ironside_common::auth::{Job, Outcome};
 use ironside_common::nvme::async_event::AsyncEvent;
 use ironside_common::nvme::log_page::AnaState;
+use ironside_common::nvme::reservation::NotificationLog;
 use ironside_common::nvme::{AdminOpcode, Command};
 use ironside_common::time::Time;
 use ironside_common::verbs::{ConnectParameters, Connections, HostVerbs};
@@ -12,7 +13,10 @@ use super::keep_alive::KeepAlive;
 use super::queue::{Data, Queue, Refusal};
 use super::scan::Scan;
 use super::setup::{Ask, Payload};
-use super::{Fault, Host, HostEvent, IDENTIFY_LENGTH, Live, Namespace, Owner, Phase, TIMEOUT_CHECK_INTERVAL};
+use super::{
+    Fault, Host, HostEvent, IDENTIFY_LENGTH, Live, Namespace, Owner, Phase, ReservationNotice,
+    TIMEOUT_CHECK_INTERVAL,
+};
 
 /// Bytes of a response capsule, and so of a receive buffer.
 const RESPONSE_LENGTH: u32 = 16;
@@ -81,6 +85,9 @@ impl Host {
                 } else if usable {
                     let found = scan.into_found();
                     self.take_access(found.access);
+                    if let Some(notification) = found.notification {
+                        self.take_notification(&notification);
+                    }
                     if let Some(namespaces) = found.namespaces {
                         self.reconcile(namespaces);
                     }
@@ -118,6 +125,7 @@ impl Host {
         match event {
             AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED => live.rescan = true,
             AsyncEvent::ANA_CHANGED => live.reread_access = true,
+            AsyncEvent::RESERVATION_NOTIFICATION => live.notified = true,
             _ => {}
         }
         self.ask_for_event(verbs, now);
@@ -137,6 +145,16 @@ impl Host {
             self.access = access;
             self.events.push_back(HostEvent::AccessChanged);
         }
+    }
+
+    /// Reading one takes it from the controller's log, which tells of more only once it is empty.
+    fn take_notification(&mut self, log: &NotificationLog) {
+        if let Phase::Live(live) = &mut self.phase {
+            live.notified |= log.available > 0;
+        }
+        let NotificationLog { count, kind, nsid, .. } = log;
+        let notice = ReservationNotice { count: count.get(), kind: *kind, nsid: nsid.get() };
+        self.events.push_back(HostEvent::Notified(notice));
     }
 
     pub(super) fn keep_alive<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
@@ -164,6 +182,7 @@ impl Host {
             scan: None,
             rescan: false,
             reread_access: false,
+            notified: false,
             next_timeout_check: now + TIMEOUT_CHECK_INTERVAL,
             close_by: None,
         });
@@ -193,6 +212,8 @@ impl Host {
             live.scan = Some(Scan::again(association.version, page_shift, controller));
         } else if live.scan.is_none() && std::mem::take(&mut live.reread_access) {
             live.scan = controller.reports_access.then(|| Scan::of_access(controller));
+        } else if live.scan.is_none() && std::mem::take(&mut live.notified) {
+            live.scan = Some(Scan::of_notification(controller));
         } else if live.scan.is_some() && self.queues[0].outstanding_of(|owner| *owner == Owner::Step) > 0 {
             return;
         }

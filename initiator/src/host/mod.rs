@@ -85,6 +85,18 @@ pub enum HostEvent {
     NamespaceAdded(usize),
     /// The state of an ANA group is another one.
     AccessChanged,
+    /// Another host did something to reservations which this one shares.
+    Notified(ReservationNotice),
+}
+
+/// One entry of the log of reservation notifications.
+#[derive(Clone, Copy, Debug, serde::Deserialize, Eq, PartialEq, serde::Serialize)]
+pub struct ReservationNotice {
+    /// Its number in the log of the controller it came from.
+    pub count: u64,
+    /// What happened, as on the wire: [`ironside_common::nvme::reservation::Notification`].
+    pub kind: u8,
+    pub nsid: u32,
 }
 
 /// What has been done so far.
@@ -152,6 +164,8 @@ struct Live {
     rescan: bool,
     /// So it did, or a status did, of the state of a group.
     reread_access: bool,
+    /// So it did, of reservations.
+    notified: bool,
     next_timeout_check: Time,
     /// Asked to close: when to stop waiting for commands in flight.
     close_by: Option<Time>,

@@ -4,7 +4,9 @@
 use ironside_common::nvme::admin::{Cns, GetLogPage, Identify};
 use ironside_common::nvme::log_page::{AnaHeader, AnaState, LogPageId, ana_groups};
 use ironside_common::nvme::property::Version;
+use ironside_common::nvme::reservation::NotificationLog;
 use ironside_common::nvme::{ALL_NAMESPACES, Command, identify};
+use zerocopy::FromBytes;
 
 use super::controller::Controller;
 use super::namespace::{ControllerLimits, IDENTIFY_LENGTH, Namespace, NamespaceError};
@@ -17,6 +19,9 @@ const CHANGED_LENGTH: u32 = 4096;
 
 /// Bytes of the access log, which are read of its groups without their namespaces: 127 of them.
 const ACCESS_LENGTH: u32 = 4096;
+
+/// Bytes of the log page of reservation notifications, which has one of them.
+const NOTIFICATION_LENGTH: u32 = 64;
 
 /// A command for the admin queue which reads `length` bytes.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +45,8 @@ enum Step {
     ChangedList,
     /// The log page of the states of groups.
     Access,
+    /// The oldest notification of the log of reservations.
+    Notification,
     /// Limits of the NVM command set.
     CommandSet,
     List {
@@ -65,10 +72,11 @@ pub(super) struct Scan {
     /// Namespaces passed over, and why.
     skipped: Vec<(u32, NamespaceError)>,
     reports_access: bool,
-    /// Nothing else is wanted.
-    only_access: bool,
+    /// Nothing but one log page is wanted.
+    only_log: bool,
     /// The states of groups, once they are known.
     access: Option<Vec<(u32, AnaState)>>,
+    notification: Option<Box<NotificationLog>>,
 }
 
 /// What a scan came to.
@@ -79,6 +87,8 @@ pub(super) struct Found {
     pub skipped: Vec<(u32, NamespaceError)>,
     /// The states of groups, if the controller says them.
     pub access: Option<Vec<(u32, AnaState)>>,
+    /// The oldest notification of the log of reservations, if it was asked for and there is one.
+    pub notification: Option<Box<NotificationLog>>,
 }
 
 impl Scan {
@@ -95,8 +105,9 @@ impl Scan {
             found: Vec::new(),
             skipped: Vec::new(),
             reports_access,
-            only_access: false,
+            only_log: false,
             access: None,
+            notification: None,
         }
     }
 
@@ -107,7 +118,12 @@ impl Scan {
 
     /// A look at the states of groups alone.
     pub(super) fn of_access(controller: &Controller) -> Self {
-        Self { step: Step::Access, only_access: true, ..Self::new(Version(0), 0, controller) }
+        Self { step: Step::Access, only_log: true, ..Self::new(Version(0), 0, controller) }
+    }
+
+    /// A look at the log of reservations alone, which takes the notification from it.
+    pub(super) fn of_notification(controller: &Controller) -> Self {
+        Self { step: Step::Notification, ..Self::of_access(controller) }
     }
 
     /// What to send next; nothing once all is known.
@@ -126,6 +142,11 @@ impl Scan {
                 let length = ACCESS_LENGTH;
                 let whole = GetLogPage::new(LogPageId::ANA, ALL_NAMESPACES, length);
                 let log = GetLogPage { specific: AnaHeader::GROUPS_ONLY, ..whole };
+                Some(Query { command: log.to_command(0), length })
+            }
+            Step::Notification => {
+                let length = NOTIFICATION_LENGTH;
+                let log = GetLogPage::new(LogPageId::RESERVATION_NOTIFICATION, 0, length);
                 Some(Query { command: log.to_command(0), length })
             }
             Step::CommandSet => identify(Cns::COMMAND_SET_CONTROLLER, 0),
@@ -152,7 +173,12 @@ impl Scan {
             }
             Step::Access => {
                 self.access = result.is_ok().then(|| ana_groups(data).collect());
-                self.step = if self.only_access { Step::Done } else { Step::CommandSet };
+                self.step = if self.only_log { Step::Done } else { Step::CommandSet };
+            }
+            Step::Notification => {
+                let read = NotificationLog::read_from_prefix(data).ok().map(|(log, _)| Box::new(log));
+                self.notification = read.filter(|log| result.is_ok() && log.kind != 0);
+                self.step = Step::Done;
             }
             Step::CommandSet => {
                 if result.is_ok() {
@@ -194,8 +220,8 @@ impl Scan {
 
     /// What was found.
     pub(super) fn into_found(self) -> Found {
-        let namespaces = (!self.only_access).then_some(self.found);
-        Found { namespaces, skipped: self.skipped, access: self.access }
+        let namespaces = (!self.only_log).then_some(self.found);
+        Found { namespaces, skipped: self.skipped, access: self.access, notification: self.notification }
     }
 
     fn current(&self) -> u32 {

@@ -489,7 +489,10 @@ impl Paths {
                 self.check_subsystem(index);
                 return self.learn(index);
             }
-            HostEvent::NamespaceChanged(_) | HostEvent::NamespaceAdded(_) | HostEvent::Closed => {}
+            HostEvent::NamespaceChanged(_)
+            | HostEvent::NamespaceAdded(_)
+            | HostEvent::Notified(_)
+            | HostEvent::Closed => {}
         }
         if self.paths.len() > 1 && event == HostEvent::Connected {
             self.check_subsystem(index);

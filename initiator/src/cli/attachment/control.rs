@@ -28,6 +28,8 @@ pub(crate) enum Question {
     Detach {
         force: bool,
     },
+    /// What its controllers have told of reservations.
+    Notifications,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -38,6 +40,8 @@ pub(crate) enum Answer {
     Detaching,
     /// Who uses it.
     InUse(Vec<crate::export::usage::Use>),
+    /// Oldest first.
+    Notifications(Vec<crate::host::ReservationNotice>),
 }
 
 /// How an attachment is.

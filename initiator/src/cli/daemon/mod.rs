@@ -6,6 +6,7 @@ mod offer;
 mod setup;
 mod ways;
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
@@ -26,12 +27,14 @@ use super::inquiry::choose;
 use super::secrets::Given;
 use crate::attach::{AttachOptions, Attached, Status};
 use crate::export::usage::Use;
-use crate::host::{HostEvent, Namespace};
+use crate::host::{HostEvent, Namespace, ReservationNotice};
 use crate::paths::PathStatus;
 use crate::volume::State;
 
 /// How long what is in the device's cache may take to be written when the process is told to end.
 const SYNC_PATIENCE: Duration = Duration::from_secs(5);
+/// Notifications of reservations kept; the oldest are forgotten.
+const NOTICES_MAX: usize = 255;
 /// How often it is looked what became of the association.
 const EVENTS_INTERVAL_MS: u16 = 1000;
 
@@ -84,6 +87,8 @@ struct Daemon {
     offer: Offer,
     control: UnixListener,
     signals: SignalFd,
+    /// Of reservations, oldest first.
+    notices: VecDeque<ReservationNotice>,
 }
 
 impl Daemon {
@@ -105,7 +110,8 @@ impl Daemon {
         let started = Self::start_in(&claim, &specification, &given, before.as_ref());
         match started {
             Ok((attachment, attached, offer, control, signals)) => {
-                Ok(Self { attachment, claim, attached, offer, control, signals })
+                let notices = VecDeque::new();
+                Ok(Self { attachment, claim, attached, offer, control, signals, notices })
             }
             Err(error) => {
                 // The error says more than a failure to tidy up would; what was taken over stays for another attempt.
@@ -197,6 +203,12 @@ impl Daemon {
         let mut changed = false;
         while let Ok(event) = self.attached.next_event(Duration::ZERO) {
             changed |= matches!(event, HostEvent::Connected | HostEvent::NamespaceChanged(_));
+            if let HostEvent::Notified(notice) = event {
+                if self.notices.len() == NOTICES_MAX {
+                    self.notices.pop_front();
+                }
+                self.notices.push_back(notice);
+            }
         }
         if changed {
             self.condition();
@@ -234,6 +246,10 @@ impl Daemon {
                     attachment: self.attachment.clone(),
                     condition,
                 }))
+            }
+            Question::Notifications => {
+                self.follow();
+                Answer::Notifications(self.notices.iter().copied().collect())
             }
             Question::Detach { force } => {
                 let uses = if force { Vec::new() } else { self.uses() };

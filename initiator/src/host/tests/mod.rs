@@ -228,6 +228,22 @@ fn a_changed_namespace_is_looked_at_again() {
 }
 
 #[test]
+fn the_log_of_reservations_is_read_until_it_is_empty() {
+    let mut world = World::connected(options());
+    world.events.clear();
+    world.target.notices = vec![1, 3];
+    world.target.tell_of_reservations(&mut world.fake);
+    world.run();
+    let told = |kind| HostEvent::Notified(ReservationNotice { count: 0, kind, nsid: 5 });
+    assert_eq!(world.events, [told(1), told(3)]);
+    world.events.clear();
+    world.target.tell_of_reservations(&mut world.fake);
+    world.run();
+    assert_eq!(world.events, [], "there was nothing to read");
+    assert!(world.target.event_request.is_some(), "the host asks for the next event");
+}
+
+#[test]
 fn without_flow_control_the_queue_head_means_nothing() {
     let mut world = World::connected(HostOptions { disable_sqflow: true, ..options() });
     for tag in 0..200 {

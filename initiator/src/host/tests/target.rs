@@ -10,6 +10,7 @@ use ironside_common::nvme::fabrics::{
 use ironside_common::nvme::feature::{FeatureId, QueueCounts};
 use ironside_common::nvme::io::{Geometry, Request};
 use ironside_common::nvme::property::{Capabilities, Configuration, ControllerStatus, PropertyId};
+use ironside_common::nvme::reservation::NotificationLog;
 use ironside_common::nvme::{
     AdminOpcode, Command, DISCOVERY_NQN, FabricsType, Nqn, Status, admin, identify, log_page, text,
 };
@@ -57,6 +58,8 @@ pub(super) struct Target {
     pub keep_alives: usize,
     pub connects: Vec<(u16, u32, u16)>,
     pub shutdowns: usize,
+    /// Types of notifications in its log of reservations, oldest first.
+    pub notices: Vec<u8>,
     queues: BTreeMap<u16, Queue>,
     configuration: u32,
     is_discovery: bool,
@@ -86,6 +89,7 @@ impl Target {
             keep_alives: 0,
             connects: Vec::new(),
             shutdowns: 0,
+            notices: Vec::new(),
             queues: BTreeMap::new(),
             configuration: 0,
             is_discovery: false,
@@ -123,6 +127,11 @@ impl Target {
     pub(super) fn tell_of_change(&mut self, fake: &mut Fake) {
         let (qp, cid) = self.event_request.take().expect("the host asks for events");
         self.complete(fake, qp, cid, Ok(0x0004_0002), None);
+    }
+
+    pub(super) fn tell_of_reservations(&mut self, fake: &mut Fake) {
+        let (qp, cid) = self.event_request.take().expect("the host asks for events");
+        self.complete(fake, qp, cid, Ok(0x0080_0006), None);
     }
 
     fn answer(&mut self, fake: &mut Fake, posted: &Posted) {
@@ -310,6 +319,12 @@ impl Target {
 
     fn log(&mut self, get: &admin::GetLogPage) -> Vec<u8> {
         let mut log = vec![0; get.length as usize];
+        if get.page == log_page::LogPageId::RESERVATION_NOTIFICATION && !self.notices.is_empty() {
+            let kind = self.notices.remove(0);
+            let available = u8::try_from(self.notices.len()).unwrap();
+            let page = NotificationLog { kind, available, nsid: 5.into(), ..NotificationLog::new_zeroed() };
+            log.copy_from_slice(page.as_bytes());
+        }
         if get.page == log_page::LogPageId::DISCOVERY {
             let mut whole = Header::new(self.generation, 6).as_bytes().to_vec();
             for number in 0..6 {
