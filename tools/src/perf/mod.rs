@@ -18,6 +18,7 @@ use ironside_common::nvme::Nqn;
 use ironside_common::size::{Size, SizeError};
 use ironside_initiator::attach::{AttachOptions, Attached, Crc, Provider, Registration};
 use ironside_initiator::host::HostOptions;
+use uuid::Uuid;
 
 use load::{Load, Order, Workload};
 use report::Report;
@@ -37,6 +38,12 @@ pub(crate) struct PerfArgs {
     /// NQN of the subsystem
     #[arg(short = 'n', long, required_unless_present_any = ["suite", "baseline"])]
     nqn: Option<Nqn>,
+    /// NQN of this host, instead of that in /etc/nvme/hostnqn
+    #[arg(short = 'q', long, value_name = "NQN", requires = "hostid")]
+    hostnqn: Option<Nqn>,
+    /// Its identifier, instead of that in /etc/nvme/hostid
+    #[arg(short = 'I', long, value_name = "UUID", requires = "hostnqn")]
+    hostid: Option<Uuid>,
     /// The namespace; the first one if not given
     #[arg(long)]
     nsid: Option<u32>,
@@ -151,11 +158,14 @@ fn ask_for_consent(args: &PerfArgs) -> anyhow::Result<()> {
 }
 
 fn attach(args: &PerfArgs, address: SocketAddr, nqn: Nqn) -> anyhow::Result<Attached> {
-    let identity = host_identity()?;
+    let (host_nqn, host_id) = match (args.hostnqn, args.hostid) {
+        (Some(nqn), Some(id)) => (nqn, id),
+        _ => host_identity().map(|identity| (identity.nqn, identity.id))?,
+    };
     let host = HostOptions {
         nr_io_queues: args.nr_io_queues,
         queue_size: args.queue_size,
-        ..HostOptions::new(address, nqn, identity.nqn, identity.id)
+        ..HostOptions::new(address, nqn, host_nqn, host_id)
     };
     if u32::from(args.depth) > host.requests {
         bail!("a host has at most {} requests outstanding; --depth {} is more", host.requests, args.depth);
@@ -268,7 +278,7 @@ mod tests {
     #[test]
     fn every_request_has_a_buffer() {
         let host = "nqn.2014-08.org.example:a".parse().unwrap();
-        let options = HostOptions::new("127.0.0.1:1".parse().unwrap(), host, host, uuid::Uuid::nil());
+        let options = HostOptions::new("127.0.0.1:1".parse().unwrap(), host, host, Uuid::nil());
         for (size, bytes) in [("512", 512), ("4k", 4096), ("64k", 65_536), ("1m", 1 << 20)] {
             let mut buffers = AttachOptions::new(options.clone()).buffers;
             make_room(&mut buffers, &args(&format!("--block-size {size} --depth 1000")));
