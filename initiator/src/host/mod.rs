@@ -298,7 +298,8 @@ impl Host {
                 live.keep_alive.deadline(),
                 live.close_by,
                 self.awaits_answers(live).then_some(live.next_timeout_check),
-                self.requests.deadline(),
+                // Where every queue is full, a response comes first.
+                self.requests.deadline().filter(|_| self.queues.iter().skip(1).any(Queue::has_room)),
             ]),
             Phase::Shutdown { give_up_at, look_at } => earliest(&[Some(*give_up_at), *look_at]),
             Phase::Waiting { until } => earliest(&[Some(*until), self.reconnect.gives_up_at()]),

@@ -90,6 +90,21 @@ fn a_command_never_answered_loses_the_connection() {
 }
 
 #[test]
+fn what_is_to_be_sent_again_waits_for_room_without_haste() {
+    let mut world = World::connected(HostOptions { nr_io_queues: 1, queue_size: 16, ..options() });
+    world.target.io_status = Some(Status::INTERRUPTED);
+    world.submit(0, Operation::Read, 0, 512);
+    world.target.io_status = None;
+    world.target.holds_io = true;
+    for tag in 1..16 {
+        world.submit(tag, Operation::Read, 0, 512);
+    }
+    world.pass(Duration::from_secs(1));
+    assert!(world.host.deadline().is_some_and(|deadline| deadline > world.now), "nothing can be done now");
+    assert_eq!((world.completed(), world.host.state()), (None, State::Connected));
+}
+
+#[test]
 fn another_namespace_under_the_same_number_is_not_taken_for_it() {
     let mut world = World::connected(options());
     world.target.holds_io = true;
