@@ -66,7 +66,7 @@ def state(attached):
 
 
 def write_slowly(attached, size):
-    options = "--rw=randwrite --bs=4k --iodepth=8 --rate=1m --verify=crc32c --do_verify=1 --verify_fatal=1"
+    options = "--rw=randwrite --bs=4k --iodepth=8 --rate=,1m --verify=crc32c --do_verify=1 --verify_fatal=1"
     volume = [f"--uri=nbd+unix:///?socket={attached.device}", f"--size={size}", "--verify_state_save=0"]
     command = ["fio", "--name=verify", "--ioengine=nbd", *options.split(), *volume]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -33,7 +33,7 @@ def run(lab):
         wait_until '[ "$(resources)" = "$before" ]'
 
         connect 10.0.2.15 4420 "$NQN" 1 --reconnect-delay=1 --ctrl-loss-tmo=1800 --keep-alive-tmo=2
-        fio --name=verify --filename="$device" --rw=randwrite --bs=16k --size=4m --rate=512k --ioengine=libaio --iodepth=8 \\
+        fio --name=verify --filename="$device" --rw=randwrite --bs=16k --size=4m --rate=,512k --ioengine=libaio --iodepth=8 \\
             --direct=1 --verify=crc32c --do_verify=1 --verify_fatal=1 > /tmp/fio-said 2>&1 &
         writer=$!
         wait_until 'has_written "$device" 50'

@@ -156,7 +156,7 @@ verify_with_fio() {
 # write_slowly DEVICE SIZE: writes for as long as half a megabyte a second takes, in the background of what disturbs it, and
 # reads it all back. has_written DEVICE N: so many writes are done.
 write_slowly() {
-    fio --name=verify --filename="$1" --rw=randwrite --bs=4k --size="$2" --rate=512k --ioengine=libaio --iodepth=8 \
+    fio --name=verify --filename="$1" --rw=randwrite --bs=4k --size="$2" --rate=,512k --ioengine=libaio --iodepth=8 \
         --direct=1 --verify=crc32c --do_verify=1 --verify_fatal=1 > /tmp/fio-said 2>&1 || { cat /tmp/fio-said; return 1; }
 }
 has_written() { [ "$(awk '{print $5}' "/sys/block/${1##*/}/stat")" -ge "$2" ]; }
