@@ -365,8 +365,9 @@ impl Agreement {
         let is_soon = self.courses.iter().any(soon);
         let notices = self.notices.entry(name).or_default();
         let first_of = |list: &[Notification]| list.iter().position(|&one| one == read);
-        if notices.due.first() == Some(&read) {
-            notices.due.remove(0);
+        // Two commands may be answered the other way round than they were carried out, so that either may come first.
+        if let Some(index) = first_of(&notices.due) {
+            notices.due.remove(index);
         } else if is_soon {
             // Of a command which may yet turn out to be the reason; if it does not, something that may have happened was.
             notices.early.push(read);
