@@ -41,6 +41,8 @@ MODULES = (
     "9p 9pnet_virtio overlay virtio_pci virtio_console virtio_rng virtio_net configfs ib_uverbs rdma_ucm iw_cm nvme_rdma "
     "nvmet_rdma nvme virtio_blk nbd brd null_blk loop fuse dummy veth ublk_drv rdma_rxe sch_netem ext4 xfs crc32_generic crc32c_generic crc32c_intel"
 ).split()
+# Those among them which kernels of Debian 12 itself have not got.
+NOT_EVERYWHERE = ("ublk_drv",)
 
 # The crc build differs in one constant: as shipped, siw never asks its peer for the MPA checksum.
 SIW_BUILDS = {"siw": (), "siw-crc": (("const bool mpa_crc_required;", "const bool mpa_crc_required = true;"),)}
@@ -226,7 +228,9 @@ def collect_modules(root, release, place):
         (root / "lib").symlink_to("usr/lib")
     run("depmod", "-b", str(root), release)
     needed_by_siw = run("modinfo", "-F", "depends", str(place / "siw.ko")).strip().split(",")
-    wanted = run("modprobe", "-d", str(root), "-S", release, "-a", "--show-depends", *MODULES, *needed_by_siw)
+    there = {path.name.split(".")[0].replace("-", "_") for path in (root / "lib" / "modules" / release).rglob("*.ko*")}
+    modules = [module for module in MODULES if module not in NOT_EVERYWHERE or module in there]
+    wanted = run("modprobe", "-d", str(root), "-S", release, "-a", "--show-depends", *modules, *needed_by_siw)
     tree = place / "modules" / "lib" / "modules" / release
     tree.mkdir(parents=True)
     source = root / "lib" / "modules" / release
