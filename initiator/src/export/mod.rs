@@ -9,3 +9,9 @@ pub mod nbd_device;
 mod tests;
 pub mod ublk;
 pub mod usage;
+
+use std::time::Duration;
+
+/// How long the kernel may take to tidy up behind a process that died, and how often it is asked whether it has.
+const BURIAL_PATIENCE: Duration = Duration::from_secs(30);
+const BURIAL_INTERVAL: Duration = Duration::from_millis(50);

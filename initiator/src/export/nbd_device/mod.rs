@@ -8,20 +8,18 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use self::netlink::{Attributes, Netlink};
+use super::{BURIAL_INTERVAL, BURIAL_PATIENCE};
 use crate::volume::Geometry;
 
 /// How long requests wait for somebody to take over from a process that died.
 pub const ORPHANED_S: u64 = 600;
 /// The largest block of the kernel's client.
 const BLOCK_MAX: u32 = 4096;
-/// How long the kernel may take to see that a process has died, and how often it is asked.
-const BURIAL_PATIENCE: Duration = Duration::from_secs(30);
-const BURIAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The driver's commands, and their attributes (`<linux/nbd-netlink.h>`).
 const CONNECT: u8 = 1;

@@ -15,7 +15,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 pub use control::CONTROL;
 pub use server::{Parts, Ublk};
@@ -23,6 +23,7 @@ pub use server::{Parts, Ublk};
 use self::control::Control;
 use self::descriptors::Descriptors;
 use self::wire::{BLOCK_MAX, Command, DeviceInfo, Parameters, SECTOR, feature};
+use super::{BURIAL_INTERVAL, BURIAL_PATIENCE};
 use crate::volume::Geometry;
 
 /// Requests under way at once.
@@ -31,9 +32,6 @@ const QUEUE_DEPTH: u16 = 128;
 const BUFFER_MAX: u32 = 512 << 10;
 /// What a driver has to have. Linux 6.5 is the first that says what it has.
 const NEEDED: u64 = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE | feature::CMD_IOCTL_ENCODE;
-/// How long the kernel may take to tidy up behind a process that died, and how often it is asked.
-const BURIAL_PATIENCE: Duration = Duration::from_secs(30);
-const BURIAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why there is no ublk device, or it does not go.
 #[derive(Debug, thiserror::Error)]
