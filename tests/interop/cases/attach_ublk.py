@@ -10,8 +10,6 @@ def run(lab, rounds=0):
         serve --namespace ram:64MiB,lba=512 --namespace ram:32MiB,lba=4096
         VIA=auto
         attach() { attach_ours -a 127.0.0.1 -n "$NQN" "$@"; }
-        limit() { cat "/sys/block/${device##*/}/queue/$1"; }
-        is() { [ "$(limit $1)" = "$2" ] || fail "$1 is $(limit $1), not $2"; }
         nothing_left() {
             [ -z "$(ls -d /dev/ublkb* /dev/ublkc* 2>/dev/null)" ] || fail "left: $(ls -d /dev/ublk*)"
             keep list "$IRONSIDE" list -o json
@@ -38,27 +36,7 @@ def run(lab, rounds=0):
         must dd if=/dev/urandom of="$device" bs=4k count=4 oflag=direct,dsync
         step "fio verifies"
         verify_with_fio "$device" randrw 4k 4m 64
-        step "ext4"
-        must mkfs.ext4 -q -F "$device"
-        mkdir -p /tmp/mounted
-        must mount "$device" /tmp/mounted
-        must cp -r /usr/share/common-licenses /tmp/mounted/
-        must_fail "$IRONSIDE" disconnect -d "$device"
-        says "mounted at /tmp/mounted"
-
-        step "killed while it is mounted and written to: requests wait, nobody sees an error"
-        dd if=/dev/urandom of=/tmp/mounted/filled bs=64k count=256 oflag=direct 2> /tmp/dd-said & writing=$!
-        wait_until '[ -s /tmp/mounted/filled ]'
-        kill_attachment
-        keep orphaned "$IRONSIDE" list
-        says "orphaned"
-        must "$IRONSIDE" recover vol0
-        wait $writing || { cat /tmp/dd-said; fail "an error came through"; }
-        must umount /tmp/mounted
-        must fsck.ext4 -f -n "$device"
-        must mount -o ro "$device" /tmp/mounted
-        must diff -r /usr/share/common-licenses /tmp/mounted/common-licenses
-        must umount /tmp/mounted
+        outlives_a_kill "$device" vol0
 
         if [ $ROUNDS -gt 0 ]; then
             step "killed under fio; connect takes it over"

@@ -225,3 +225,33 @@ kill_attachment() {
     wait_until 'flock -n /run/ironside/vol0/lock true'
 }
 detach_ours() { must "$IRONSIDE" disconnect -d "$device"; }
+
+# What the kernel was told of our device, and that it was told so: limit NAME, is NAME VALUE.
+limit() { cat "/sys/block/${device##*/}/queue/$1"; }
+is() { [ "$(limit "$1")" = "$2" ] || fail "$1 is $(limit "$1"), not $2"; }
+
+# outlives_a_kill DEVICE WORD: our device is mounted and written to when its process is killed; requests wait, and go on
+# once it is recovered by WORD.
+outlives_a_kill() {
+    step "ext4"
+    must mkfs.ext4 -q -F "$1"
+    mkdir -p /tmp/mounted
+    must mount "$1" /tmp/mounted
+    must cp -r /usr/share/common-licenses /tmp/mounted/
+    must_fail "$IRONSIDE" disconnect -d "$1"
+    says "mounted at /tmp/mounted"
+
+    step "killed while it is mounted and written to: requests wait, nobody sees an error"
+    dd if=/dev/urandom of=/tmp/mounted/filled bs=64k count=256 oflag=direct 2> /tmp/dd-said & writing=$!
+    wait_until '[ -s /tmp/mounted/filled ]'
+    kill_attachment
+    keep orphaned "$IRONSIDE" list
+    says "orphaned"
+    must "$IRONSIDE" recover "$2"
+    wait $writing || { cat /tmp/dd-said; fail "an error came through"; }
+    must umount /tmp/mounted
+    must fsck.ext4 -f -n "$1"
+    must mount -o ro "$1" /tmp/mounted
+    must diff -r /usr/share/common-licenses /tmp/mounted/common-licenses
+    must umount /tmp/mounted
+}

@@ -12,8 +12,6 @@ def run(lab, rounds=2):
         truncate -s 64M /tmp/volume
         serve --namespace ram:64MiB,lba=512 --namespace /tmp/volume,lba=4096
         attach() { attach_ours -a 127.0.0.1 -n "$NQN" "$@"; }
-        limit() { cat "/sys/block/${device##*/}/queue/$1"; }
-        is() { [ "$(limit $1)" = "$2" ] || fail "$1 is $(limit $1), not $2"; }
         size() { blockdev --getsize64 "$device"; }
         nothing_left() {
             [ "$(blockdev --getsize64 /dev/nbd0)" = 0 ] || fail "nbd0 has a size"
@@ -34,27 +32,7 @@ def run(lab, rounds=2):
         step "fio verifies"
         verify_with_fio "$device" randrw 4k 4m 64
         verify_with_fio "$device" write 1m 8m 4
-        step "ext4"
-        must mkfs.ext4 -q -F "$device"
-        mkdir -p /tmp/mounted
-        must mount "$device" /tmp/mounted
-        must cp -r /usr/share/common-licenses /tmp/mounted/
-        must_fail "$IRONSIDE" disconnect -d "$device"
-        says "mounted at /tmp/mounted"
-
-        step "killed while it is mounted and written to: requests wait, nobody sees an error"
-        dd if=/dev/urandom of=/tmp/mounted/filled bs=64k count=256 oflag=direct 2> /tmp/dd-said & writing=$!
-        wait_until '[ -s /tmp/mounted/filled ]'
-        kill_attachment
-        keep orphaned "$IRONSIDE" list
-        says "orphaned"
-        must "$IRONSIDE" recover "$device"
-        wait $writing || { cat /tmp/dd-said; fail "an error came through"; }
-        must umount /tmp/mounted
-        must fsck.ext4 -f -n "$device"
-        must mount -o ro "$device" /tmp/mounted
-        must diff -r /usr/share/common-licenses /tmp/mounted/common-licenses
-        must umount /tmp/mounted
+        outlives_a_kill "$device" "$device"
 
         step "killed, and disconnected"
         kill_attachment
