@@ -28,8 +28,8 @@ def run(lab):
         }
         cycle
         before=$(resources)
-        step "5 cycles, from $before"
-        for round in 1 2 3 4 5; do cycle; done
+        step "3 cycles, from $before"
+        for round in 1 2 3; do cycle; done
         wait_until '[ "$(resources)" = "$before" ]'
 
         connect 10.0.2.15 4420 "$NQN" 1 --reconnect-delay=1 --ctrl-loss-tmo=1800 --keep-alive-tmo=2

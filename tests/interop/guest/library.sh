@@ -120,16 +120,6 @@ exercise() {
     step "fio with crc32c"
     verify_with_fio "$1" randrw 4k 4m 16
     verify_with_fio "$1" write 128k 8m 4
-    step "ext4: make, fill, check"
-    must mkfs.ext4 -q -F "$1"
-    mkdir -p /tmp/mounted
-    must mount "$1" /tmp/mounted
-    must cp -r /usr/share/common-licenses /tmp/mounted/
-    must umount /tmp/mounted
-    must mount -o ro "$1" /tmp/mounted
-    must diff -r /usr/share/common-licenses /tmp/mounted/common-licenses
-    must umount /tmp/mounted
-    must fsck.ext4 -f -n "$1"
 }
 
 # What the kernel's own target on a RAM disk lacks: Compare, Verify, and the right refusal past the end.
