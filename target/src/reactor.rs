@@ -428,6 +428,10 @@ impl Medium for RingStorage {
         self.backends.submit(token, namespace, operation);
     }
 
+    fn cancel(&mut self, token: Token) {
+        self.backends.cancel(token);
+    }
+
     fn in_place(&self, namespace: usize, offset: u64, length: u32) -> Option<Sge> {
         self.backends.in_place(namespace, offset, length)
     }
