@@ -432,6 +432,10 @@ impl Medium for RingStorage {
         self.backends.cancel(token);
     }
 
+    fn copies(&self, namespace: usize) -> bool {
+        self.backends.copies(namespace)
+    }
+
     fn in_place(&self, namespace: usize, offset: u64, length: u32) -> Option<Sge> {
         self.backends.in_place(namespace, offset, length)
     }

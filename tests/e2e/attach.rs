@@ -6,6 +6,8 @@ mod bench;
 #[cfg(test)]
 mod conditions;
 #[cfg(test)]
+mod copies;
+#[cfg(test)]
 mod files;
 #[cfg(test)]
 mod library;

@@ -17,6 +17,7 @@ use super::medium::{Kind as Opened, OpenMedium};
 use super::null::Null;
 use super::polled::{Polled, PolledFile, is_refusal};
 use super::ram::Ram;
+use super::sharing::{self, Call, Sharing};
 use super::uring::{Alignment, Ask, File, Next, Progress};
 use super::{BlockError, Done, Medium, Operation};
 
@@ -28,6 +29,7 @@ pub struct Backends {
     memory: Rc<Memory>,
     attached: Slab<Attached>,
     polled: Polled,
+    sharing: Sharing,
     running: Slab<Running>,
     /// Slots which have something to ask the ring.
     asking: VecDeque<usize>,
@@ -77,6 +79,7 @@ impl Backends {
         Self {
             polled: Polled::new(Rc::clone(&memory)),
             memory,
+            sharing: Sharing::default(),
             attached: Slab::new(),
             running: Slab::with_capacity(depth),
             asking: VecDeque::with_capacity(depth),
@@ -111,7 +114,7 @@ impl Backends {
             Opened::Faulty => return Err(io::ErrorKind::Unsupported.into()),
             Opened::Null => Backend::Null(Null::new(Rc::clone(&self.memory))?),
             Opened::File(open) => Backend::File {
-                file: File::new(open.alignment, self.zeroes()?),
+                file: File::new(open.alignment, self.zeroes()?, open.has_file_system()),
                 ring_file: ring.add_file(Arc::clone(&open.fd)),
                 polled: self.polled.add(open),
                 alignment: open.alignment,
@@ -173,6 +176,13 @@ impl Backends {
             let Backend::File { ring_file, polled, file, .. } = &attached.backend else { continue };
             let token = ring_token(slot, running.generation);
             match file.ask(&running.progress) {
+                Ask::Share { source, offset, length } => {
+                    let file = attached.medium.descriptor().expect("a file has one");
+                    let call = Call { token, file, source, offset, length };
+                    if !self.sharing.submit(call, ring) {
+                        self.go_on(slot, Next::Done(Err(BlockError::Unsupported)));
+                    }
+                }
                 Ask::Measure => {
                     let next = file.measured(&mut running.progress, attached.medium.current_size());
                     self.go_on(slot, next);
@@ -182,6 +192,7 @@ impl Backends {
             }
         }
         self.cancelling.drain(..).for_each(|token| ring.cancel(token));
+        self.sharing.watch(ring);
         let polls = self.polled.look();
         while let Some((token, result)) = self.polled.reap() {
             self.on_polled(token, result);
@@ -205,10 +216,20 @@ impl Backends {
     /// # Panics
     /// If the token is not one of ours.
     pub fn on_ring(&mut self, token: Token, result: i32) {
+        if token != sharing::BELL {
+            return self.on_answer(token, result);
+        }
+        self.sharing.on_ring();
+        while let Some((token, result)) = self.sharing.next() {
+            self.on_answer(token, result);
+        }
+    }
+
+    fn on_answer(&mut self, token: Token, result: i32) {
         let (slot, _) = self.running(token);
         let running = &mut self.running[slot];
         let Backend::File { file, .. } = &mut self.attached[running.namespace].backend else {
-            unreachable!("only files use the ring");
+            unreachable!("only files are asked anything");
         };
         let next = file.advance(&mut running.progress, result);
         self.go_on(slot, next);
@@ -251,6 +272,9 @@ impl Backends {
             Backend::Null(null) => return Some(null.execute(operation)),
             Backend::File { file, alignment, .. } => (file, *alignment),
         };
+        if matches!(operation, Operation::Copy { .. }) && !file.copies() {
+            return Some(Err(BlockError::Unsupported));
+        }
         let bounce = match self.bounce(&mut operation, alignment) {
             Ok(bounce) => bounce,
             Err(error) => return Some(Err(error)),
@@ -330,6 +354,13 @@ impl Medium for Backends {
         }
     }
 
+    fn copies(&self, namespace: usize) -> bool {
+        match &self.attached[namespace].backend {
+            Backend::File { file, .. } => file.copies(),
+            Backend::Ram(_) | Backend::Null(_) => true,
+        }
+    }
+
     fn in_place(&self, namespace: usize, offset: u64, length: u32) -> Option<Sge> {
         let attached = &self.attached[namespace];
         within(&attached.medium, offset, u64::from(length)).ok()?;
@@ -354,6 +385,9 @@ fn ring_token(slot: usize, generation: u16) -> Token {
 fn check(medium: &OpenMedium, operation: &Operation) -> Result<(), BlockError> {
     if medium.read_only() && operation.modifies() {
         return Err(BlockError::ReadOnly);
+    }
+    if let Operation::Copy { source, length, .. } = *operation {
+        within(medium, source, length.into())?;
     }
     operation.range().map_or(Ok(()), |(offset, length)| within(medium, offset, length))
 }

@@ -1,5 +1,6 @@
 //! A medium as the control thread opens it, to be attached to any number of reactors.
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -314,6 +315,13 @@ impl OpenMedium {
         match &self.0.kind {
             Kind::File(file) => file.current_size(),
             Kind::Ram(_) | Kind::Null | Kind::Faulty => Ok(self.size()),
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        match &self.0.kind {
+            Kind::File(file) => Some(Arc::clone(&file.fd)),
+            Kind::Ram(_) | Kind::Null | Kind::Faulty => None,
         }
     }
 

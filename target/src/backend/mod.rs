@@ -10,6 +10,7 @@ mod medium;
 mod null;
 mod polled;
 mod ram;
+mod sharing;
 mod uring;
 
 #[cfg(test)]
@@ -49,10 +50,17 @@ pub enum Operation {
         offset: u64,
         length: u64,
     },
+    /// The medium's own copy of what lies from `source` on, which does not overlap its destination. If it cannot
+    /// after all ([`BlockError::Unsupported`]), it is to be read and written.
+    Copy {
+        source: u64,
+        offset: u64,
+        length: u32,
+    },
 }
 
 impl Operation {
-    /// First byte and number of bytes it concerns; nothing for a flush.
+    /// First byte and number of bytes it concerns; nothing for a flush, the destination of a copy.
     #[must_use]
     pub const fn range(&self) -> Option<(u64, u64)> {
         match *self {
@@ -62,6 +70,7 @@ impl Operation {
             Self::WriteZeroes { offset, length, .. } | Self::Deallocate { offset, length } => {
                 Some((offset, length))
             }
+            Self::Copy { offset, length, .. } => Some((offset, length as u64)),
             Self::Flush => None,
         }
     }
@@ -69,7 +78,7 @@ impl Operation {
     /// Whether it changes what the medium holds.
     #[must_use]
     pub const fn modifies(&self) -> bool {
-        matches!(self, Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate { .. })
+        !matches!(self, Self::Read { .. } | Self::Flush)
     }
 }
 
@@ -88,6 +97,11 @@ pub trait Medium {
 
     /// Asks for an operation to end early. It ends in any case: cancelled, or as it would have.
     fn cancel(&mut self, _token: Token) {}
+
+    /// Whether [`Operation::Copy`] is worth asking for.
+    fn copies(&self, _namespace: usize) -> bool {
+        false
+    }
 
     /// Where the bytes of a range lie, if they lie in memory which can be sent from directly. They may
     /// change meanwhile.

@@ -33,6 +33,10 @@ impl Ram {
             Operation::Write { offset, from, .. } => {
                 self.memory.copy(from, self.memory.sge(self.lkey, offset, from.length));
             }
+            Operation::Copy { source, offset, length, .. } => {
+                let at = |offset| self.memory.sge(self.lkey, offset, length);
+                self.memory.copy(at(source), at(offset));
+            }
             Operation::Flush => {}
             Operation::WriteZeroes { offset, length, .. } | Operation::Deallocate { offset, length } => {
                 self.clear(offset, length)?;

@@ -1,4 +1,6 @@
 //! Media against the real kernel: files, devices, full and shrunken ones.
+mod copies;
+
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};

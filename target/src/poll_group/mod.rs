@@ -104,6 +104,10 @@ impl<B: Storage> Medium for Desk<B> {
         self.storage.cancel(token);
     }
 
+    fn copies(&self, namespace: usize) -> bool {
+        self.storage.copies(namespace)
+    }
+
     fn in_place(&self, namespace: usize, offset: u64, length: u32) -> Option<Sge> {
         self.storage.in_place(namespace, offset, length)
     }

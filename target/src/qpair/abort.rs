@@ -40,14 +40,14 @@ impl Qpair {
             _ => named,
         };
         let execution = match self.leave(slot) {
-            Phase::AwaitBuffer(active) => Execution { active, data: None, scratch: None, step: 0 },
+            Phase::AwaitBuffer(active) => Execution::new(active, (None, None)),
             Phase::Throttled(active) => {
                 self.withdraw(cx, slot, &active);
-                Execution { active, data: None, scratch: None, step: 0 }
+                Execution::new(active, (None, None))
             }
             Phase::AwaitSecond(active) => {
                 self.pairing = Pairing::Refused;
-                Execution { active, data: None, scratch: None, step: 0 }
+                Execution::new(active, (None, None))
             }
             Phase::Fenced(execution) | Phase::Claiming(execution) => execution,
             busy => {

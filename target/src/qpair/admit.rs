@@ -129,7 +129,7 @@ impl Qpair {
         } else if let Some(data) = execute::in_place(&active, cx.services) {
             self.answer(cx, slot, active, (Status::SUCCESS, 0), Some(data), None);
         } else if execute::need(&active).is_none() {
-            self.execute(cx, slot, Execution { active, data: None, scratch: None, step: 0 });
+            self.execute(cx, slot, Execution::new(active, (None, None)));
         } else {
             self.enter(slot, Phase::AwaitBuffer(active));
             self.await_buffer.push_back(slot);

@@ -3,13 +3,12 @@
 use std::rc::Rc;
 
 use ironside_common::memory::{Account, Lease, Memory, Pool};
-use ironside_common::nvme::copy::{SourceRange, SourceRanges};
 use ironside_common::nvme::io::Geometry;
 use ironside_common::nvme::{Command, DataPointer, Status, io};
 use ironside_common::verbs::{Kind, Received, Remote, Sge, TargetVerbs, Token, Verbs};
 
 use super::phase::{Active, Execution, Phase, Reply, Work};
-use super::{AdminJob, AdminReply, Context, Qpair, ReservationJob, Services};
+use super::{AdminJob, AdminReply, Context, Qpair, ReservationJob, Services, copy};
 use crate::backend::{Done, Operation};
 
 /// Buffers a command needs before it can go on, in bytes.
@@ -85,7 +84,7 @@ impl Qpair {
         &mut self,
         cx: &mut Context<'_, V, S>,
         slot: u16,
-        execution: Execution,
+        mut execution: Execution,
     ) {
         if let Some(second) = execution.active.second {
             return self.execute_fused(cx, slot, second, execution);
@@ -95,7 +94,7 @@ impl Qpair {
             return self.fenced.push_back(slot);
         }
         let token = self.token(Kind::Medium, slot);
-        let next = next(&execution, token, cx.verbs, cx.memory);
+        let next = next(&mut execution, token, cx);
         if !matches!(next, Next::Finish(_))
             && let Some(named) = self.unwanted_of(slot, None)
         {
@@ -139,6 +138,7 @@ impl Qpair {
                 execution.step += 1;
                 self.execute(cx, slot, execution);
             }
+            Err(error) if execution.gathers_instead(error) => self.execute(cx, slot, execution),
             Err(error) => match execution.active.second {
                 Some(second) => self.fail_fused(cx, (slot, second), execution, error.into()),
                 None => self.finish(cx, slot, execution, error.into()),
@@ -194,11 +194,12 @@ impl Qpair {
         execution: Execution,
         status: Status,
     ) {
+        let result = if status.is_success() { 0 } else { execution.result_of_failure() };
         let Execution { active, data, .. } = execution;
         let reads = matches!(active.work, Work::Io(_, io::Request::Read { .. }));
         let sge = data.as_ref().filter(|_| reads && status.is_success()).map(Lease::sge);
         let placed = sge.zip(active.remote());
-        self.answer(cx, slot, active, (status, 0), placed, data);
+        self.answer(cx, slot, active, (status, result), placed, data);
     }
 
     /// The receive goes back before the answer which lets the host use it.
@@ -226,8 +227,12 @@ impl Qpair {
     }
 }
 
-fn next(execution: &Execution, token: Token, verbs: &impl Verbs, memory: &Memory) -> Next {
-    let data = execution.data_sge(verbs);
+fn next<V: TargetVerbs, S: Services>(
+    execution: &mut Execution,
+    token: Token,
+    cx: &Context<'_, V, S>,
+) -> Next {
+    let (data, memory) = (execution.data_sge(cx.verbs), cx.memory);
     let (namespace, request) = match &execution.active.work {
         Work::Admin(command) => return Next::Admin(AdminJob { token, command: *command, data }),
         Work::Io(namespace, request) => (namespace, request),
@@ -261,11 +266,10 @@ fn next(execution: &Execution, token: Token, verbs: &impl Verbs, memory: &Memory
                 Err(status) => return Next::Finish(status),
             }
         }
-        io::Request::Copy { lba, ranges, fua } => {
-            let list = data.expect("a range list was brought");
-            let to = Destination { lba, fua, room: scratch() };
-            match copying((ranges, list), to, execution.step, &namespace.geometry, memory) {
-                Ok(Some(operation)) => operation,
+        io::Request::Copy { .. } => {
+            let (list, medium) = (data.expect("a range list was brought"), namespace.medium);
+            match copy::next(execution, list, cx.services, memory) {
+                Ok(Some(operation)) => return Next::Submit(medium, operation),
                 Ok(None) => return Next::Finish(Status::SUCCESS),
                 Err(status) => return Next::Finish(status),
             }
@@ -298,39 +302,6 @@ fn deallocation(
         offset: geometry.bytes(lba),
         length: geometry.bytes(blocks.into()),
     }))
-}
-
-/// Where a Copy writes, and the room in which it gathers what.
-struct Destination {
-    lba: u64,
-    fua: bool,
-    room: Sge,
-}
-
-/// The operation number `step` of a Copy: each source range is read behind the one before, then all is written at once.
-/// So a Copy whose source and destination overlap writes what was there before, and one that fails while it reads has
-/// written nothing.
-fn copying(
-    (ranges, list): (u16, Sge),
-    to: Destination,
-    step: u32,
-    geometry: &Geometry,
-    memory: &Memory,
-) -> Result<Option<Operation>, Status> {
-    const MOST: usize = SourceRanges::MAX as usize * SourceRange::SIZE as usize;
-    let mut bytes = [0; MOST];
-    let bytes = &mut bytes[..usize::from(ranges) * size_of::<SourceRange>()];
-    memory.read(list.slice(0, u32::from(ranges) * SourceRange::SIZE), bytes);
-    let sources = SourceRanges::parse(bytes, ranges, to.lba, geometry)?;
-    let slice = |blocks: u32, count: u32| {
-        to.room.slice(blocks << geometry.block_shift, count << geometry.block_shift)
-    };
-    if let Some((lba, blocks, before)) = sources.iter().nth(step as usize) {
-        return Ok(Some(Operation::Read { offset: geometry.bytes(lba), into: slice(before, blocks) }));
-    }
-    let offset = geometry.bytes(to.lba);
-    let write = Operation::Write { offset, from: slice(0, sources.blocks()), fua: to.fua };
-    Ok((step == u32::from(ranges)).then_some(write))
 }
 
 /// Whether somebody else has claimed blocks of this command.

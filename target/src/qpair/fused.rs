@@ -132,11 +132,11 @@ impl Qpair {
                 return;
             }
             let need = execute::need(active).expect("a pair needs room");
-            let Some((data, scratch)) = need.take(cx.pool, &self.account) else { return };
+            let Some(leases) = need.take(cx.pool, &self.account) else { return };
             cx.buffers -= 1;
             self.await_fused.pop_front();
             let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
-            self.execute(cx, slot, Execution { active, data, scratch, step: FETCH_COMPARED });
+            self.execute(cx, slot, Execution::new(active, leases));
         }
     }
 

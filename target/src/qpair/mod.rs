@@ -14,6 +14,7 @@
 //! waits for a read credit does not hold back reads.
 mod abort;
 mod admit;
+mod copy;
 mod counts;
 mod execute;
 mod fused;
@@ -421,11 +422,11 @@ impl Qpair {
             if cx.buffers == 0 {
                 return;
             }
-            let Some((data, scratch)) = need.take(cx.pool, &self.account) else { return };
+            let Some(leases) = need.take(cx.pool, &self.account) else { return };
             cx.buffers -= 1;
             self.await_buffer.pop_front();
             let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
-            self.execute(cx, slot, Execution { active, data, scratch, step: 0 });
+            self.execute(cx, slot, Execution::new(active, leases));
         }
     }
 
@@ -440,16 +441,16 @@ impl Qpair {
             }
             let (need, remote) = (execute::need(active), active.remote());
             let need = need.expect("it has data to fetch");
-            let Some((data, scratch)) = need.take(cx.pool, &self.account) else { return };
+            let Some(leases) = need.take(cx.pool, &self.account) else { return };
             cx.buffers -= 1;
             self.await_fetch.pop_front();
             self.send_credits -= 1;
             self.read_credits -= 1;
             let from = remote.expect("only a host's memory is fetched from");
-            let into = data.as_ref().expect("the data needs room").sge();
+            let into = leases.0.as_ref().expect("the data needs room").sge();
             cx.verbs.post_fetch(self.handle, self.token(Kind::Fetch, slot), from, into);
             let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
-            self.enter(slot, Phase::Fetching(Execution { active, data, scratch, step: 0 }));
+            self.enter(slot, Phase::Fetching(Execution::new(active, leases)));
         }
     }
 

@@ -233,9 +233,16 @@ pub(super) struct Execution {
     pub(super) scratch: Option<Lease>,
     /// Steps done; one for most commands, one for each range of a Dataset Management.
     pub(super) step: u32,
+    /// Of a Copy: the first source range which the medium does not copy by itself.
+    pub(super) gathers_from: Option<u32>,
 }
 
 impl Execution {
+    /// It begins with memory for its data, and room of its own.
+    pub(super) fn new(active: Active, (data, scratch): (Option<Lease>, Option<Lease>)) -> Self {
+        Self { active, data, scratch, step: 0, gathers_from: None }
+    }
+
     /// Where the command's data is or goes.
     pub(super) fn data_sge(&self, verbs: &impl Verbs) -> Option<Sge> {
         match (&self.data, &self.active.message, self.active.pointer) {

@@ -64,6 +64,9 @@ impl Disk {
             Operation::WriteZeroes { offset, length, .. } | Operation::Deallocate { offset, length } => {
                 self.bytes[range(offset, length)].fill(0);
             }
+            Operation::Copy { source, offset, length } => {
+                self.bytes.copy_within(range(source, length.into()), range(offset, length.into()).start);
+            }
             Operation::Flush => {}
         }
         Done { token, result: Ok(()) }

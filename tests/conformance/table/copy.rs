@@ -3,7 +3,7 @@ use ironside_target::backend::BlockError;
 
 use crate::io::{blocks, io, read, submit_write};
 use crate::queue::{Queue, Response, SUCCESS, Status};
-use crate::target::BLOCKS;
+use crate::target::{BLOCKS, Target};
 use crate::wire::{Sqe, capsule_sgl, le};
 use crate::{Requirement, row};
 
@@ -49,7 +49,26 @@ pub(crate) const ROWS: &[Requirement] = &[
         "one that fails while it reads has written nothing, and says 0 in dword 0; a protected namespace takes none",
         failures,
     ),
+    row(
+        "copy-7",
+        "NVM Command Set 1.1, Copy, 'Command Completion'",
+        "dword 0 of one that fails is the first source range which has not been copied",
+        first_not_copied,
+    ),
+    row(
+        "copy-8",
+        "NVM Command Set 1.1, Copy",
+        "what a medium cannot copy by itself is read and written; with FUA all is durable when it is answered",
+        rest_is_gathered,
+    ),
 ];
+
+/// A target whose media have no copy of their own, and one whose media have.
+fn both() -> [(Target, Queue, Queue); 2] {
+    let with = io();
+    with.0.copies_itself(usize::MAX, BlockError::Unsupported);
+    [io(), with]
+}
 
 /// A Copy to `lba` from these ranges of LBA and count.
 fn copy(io: &mut Queue, lba: u64, ranges: &[(u64, u32)]) -> Response {
@@ -91,52 +110,56 @@ fn contents(io: &mut Queue, lba: u64, count: u32) -> Vec<u8> {
 }
 
 fn ranges_follow_each_other() {
-    let (_, _admin, mut io) = io();
-    numbered(&mut io, 6);
-    copy(&mut io, 0x123, &[(4, 2), (0, 1), (1, 3)]).succeeded();
-    assert_eq!(contents(&mut io, 0x122, 8), [0, 5, 6, 1, 2, 3, 4, 0]);
-    // The list in the capsule.
-    let ranges = list(&[(5, 1)]);
-    let cid = io.submit(sqe(0x200, 1).sgl(capsule_sgl(0, 32)), &ranges);
-    io.response_to(cid).succeeded();
-    assert_eq!(contents(&mut io, 0x200, 1), [6]);
+    for (_, _admin, mut io) in both() {
+        numbered(&mut io, 6);
+        copy(&mut io, 0x123, &[(4, 2), (0, 1), (1, 3)]).succeeded();
+        assert_eq!(contents(&mut io, 0x122, 8), [0, 5, 6, 1, 2, 3, 4, 0]);
+        // The list in the capsule.
+        let ranges = list(&[(5, 1)]);
+        let cid = io.submit(sqe(0x200, 1).sgl(capsule_sgl(0, 32)), &ranges);
+        io.response_to(cid).succeeded();
+        assert_eq!(contents(&mut io, 0x200, 1), [6]);
+    }
 }
 
 fn overlapping() {
-    let (_, _admin, mut io) = io();
-    numbered(&mut io, 6);
-    copy(&mut io, 2, &[(0, 4)]).succeeded();
-    assert_eq!(contents(&mut io, 0, 6), [1, 2, 1, 2, 3, 4]);
-    copy(&mut io, 0, &[(2, 4)]).succeeded();
-    assert_eq!(contents(&mut io, 0, 6), [1, 2, 3, 4, 3, 4]);
+    for (_, _admin, mut io) in both() {
+        numbered(&mut io, 6);
+        copy(&mut io, 2, &[(0, 4)]).succeeded();
+        assert_eq!(contents(&mut io, 0, 6), [1, 2, 1, 2, 3, 4]);
+        copy(&mut io, 0, &[(2, 4)]).succeeded();
+        assert_eq!(contents(&mut io, 0, 6), [1, 2, 3, 4, 3, 4]);
+    }
 }
 
 fn limits() {
-    let (_, mut admin, mut io) = io();
-    for (nsid, count) in [(1, 256), (2, 32)] {
-        let namespace = admin.fetch(Sqe::new(6).nsid(nsid), 4096);
-        assert_eq!((le(&namespace, 74, 2), le(&namespace, 76, 4), namespace[80]), (count, count, 127));
+    for (_, mut admin, mut io) in both() {
+        for (nsid, count) in [(1, 256), (2, 32)] {
+            let namespace = admin.fetch(Sqe::new(6).nsid(nsid), 4096);
+            assert_eq!((le(&namespace, 74, 2), le(&namespace, 76, 4), namespace[80]), (count, count, 127));
+        }
+        let controller = admin.fetch(Sqe::new(6).byte(40, 1), 4096);
+        assert_eq!((le(&controller, 520, 2) >> 8 & 1, le(&controller, 534, 2)), (1, 1));
+        numbered(&mut io, 2);
+        copy(&mut io, 1000, &[(0, 256)]).succeeded();
+        copy(&mut io, 1000, &[(0, 2); 128]).succeeded();
+        assert_eq!(contents(&mut io, 1000, 256), [1, 2].repeat(128));
+        assert_eq!(copy(&mut io, 1000, &[(0, 257)]).status(), SIZE_LIMIT);
+        assert_eq!(copy(&mut io, 1000, &[(0, 128), (0, 129)]).status(), SIZE_LIMIT);
+        assert_eq!(copy(&mut io, 1000, &[(0, 1); 129]).status(), SIZE_LIMIT);
     }
-    let controller = admin.fetch(Sqe::new(6).byte(40, 1), 4096);
-    assert_eq!((le(&controller, 520, 2) >> 8 & 1, le(&controller, 534, 2)), (1, 1));
-    numbered(&mut io, 2);
-    copy(&mut io, 1000, &[(0, 256)]).succeeded();
-    copy(&mut io, 1000, &[(0, 2); 128]).succeeded();
-    assert_eq!(contents(&mut io, 1000, 256), [1, 2].repeat(128));
-    assert_eq!(copy(&mut io, 1000, &[(0, 257)]).status(), SIZE_LIMIT);
-    assert_eq!(copy(&mut io, 1000, &[(0, 128), (0, 129)]).status(), SIZE_LIMIT);
-    assert_eq!(copy(&mut io, 1000, &[(0, 1); 129]).status(), SIZE_LIMIT);
 }
 
 fn bounds() {
-    let (_, _admin, mut io) = io();
-    numbered(&mut io, 2);
-    for (to, range) in [(9, (BLOCKS, 1)), (9, (u64::MAX, 2)), (BLOCKS - 1, (0, 2)), (u64::MAX, (0, 1))] {
-        assert_eq!(copy(&mut io, to, &[(0, 1), range]).status(), LBA_OUT_OF_RANGE, "{to} {range:?}");
+    for (_, _admin, mut io) in both() {
+        numbered(&mut io, 2);
+        for (to, range) in [(9, (BLOCKS, 1)), (9, (u64::MAX, 2)), (BLOCKS - 1, (0, 2)), (u64::MAX, (0, 1))] {
+            assert_eq!(copy(&mut io, to, &[(0, 1), range]).status(), LBA_OUT_OF_RANGE, "{to} {range:?}");
+        }
+        assert_eq!(contents(&mut io, 9, 1), [0]);
+        copy(&mut io, BLOCKS - 2, &[(0, 2)]).succeeded();
+        assert_eq!(contents(&mut io, BLOCKS - 2, 2), [1, 2]);
     }
-    assert_eq!(contents(&mut io, 9, 1), [0]);
-    copy(&mut io, BLOCKS - 2, &[(0, 2)]).succeeded();
-    assert_eq!(contents(&mut io, BLOCKS - 2, 2), [1, 2]);
 }
 
 fn formats() {
@@ -159,4 +182,38 @@ fn failures() {
     let protected = io.write(sqe(9, 1).nsid(3), &list(&[(0, 1)]));
     assert_eq!(protected.status(), (0, 0x20, true));
     assert_eq!(io.command(blocks(8, 0, 1)).status(), SUCCESS);
+}
+
+fn first_not_copied() {
+    let (target, _admin, mut io) = io();
+    numbered(&mut io, 6);
+    target.copies_itself(2, BlockError::Write(5));
+    let response = copy(&mut io, 100, &[(4, 2), (0, 1), (1, 3)]);
+    assert_eq!((response.status(), response.result()), ((2, 0x80, false), 2));
+    assert_eq!(contents(&mut io, 100, 6), [5, 6, 1, 0, 0, 0]);
+    // The rest is read, which fails.
+    target.copies_itself(1, BlockError::Unsupported);
+    target.fail_at_read(Some(BlockError::Read(5)));
+    let response = copy(&mut io, 200, &[(4, 2), (0, 1), (1, 3)]);
+    assert_eq!((response.status(), response.result()), ((2, 0x81, false), 1));
+    target.fail_at_read(None);
+    assert_eq!(contents(&mut io, 200, 6), [5, 6, 0, 0, 0, 0]);
+}
+
+fn rest_is_gathered() {
+    let (target, _admin, mut io) = io();
+    numbered(&mut io, 6);
+    for (made, flushes) in [(0, 0), (1, 1), (2, 1), (3, 1)] {
+        target.copies_itself(made, BlockError::Unsupported);
+        let before = target.flushes();
+        io.write(sqe(100, 3).dword(48, 1 << 30 | 2), &list(&[(4, 2), (0, 1), (1, 3)])).succeeded();
+        assert_eq!((target.copies(), target.flushes() - before), (made, flushes));
+        assert_eq!(contents(&mut io, 99, 8), [0, 5, 6, 1, 2, 3, 4, 0]);
+        copy(&mut io, 100, &[(200, 6)]).succeeded();
+        assert_eq!(target.flushes() - before, flushes);
+    }
+    // What overlaps is not left to the medium.
+    target.copies_itself(usize::MAX, BlockError::Unsupported);
+    copy(&mut io, 1, &[(4, 2), (0, 3)]).succeeded();
+    assert_eq!((target.copies(), contents(&mut io, 0, 6)), (0, vec![1, 5, 6, 1, 2, 3]));
 }

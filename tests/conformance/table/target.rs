@@ -214,6 +214,23 @@ impl Target {
         self.0.borrow_mut().group.storage().fails = error;
     }
 
+    /// Every read of the medium which ends from now on fails like this.
+    pub(crate) fn fail_at_read(&self, error: Option<BlockError>) {
+        self.0.borrow_mut().group.storage().reads_fail = error;
+    }
+
+    /// From now on media copy by themselves, until as many copies are made; the next one fails like this.
+    pub(crate) fn copies_itself(&self, most: usize, error: BlockError) {
+        let mut inner = self.0.borrow_mut();
+        let drives = inner.group.storage();
+        (drives.copies, drives.copies_fail_at) = (Some(0), (most, error));
+    }
+
+    /// Copies which media have made by themselves.
+    pub(crate) fn copies(&self) -> usize {
+        self.0.borrow_mut().group.storage().copies.unwrap_or(0)
+    }
+
     /// The medium ends nothing until it is told to go on.
     pub(crate) fn stall(&self, stalled: bool) {
         self.0.borrow_mut().group.storage().stalled = stalled;
@@ -276,6 +293,10 @@ struct Drives {
     cancels: bool,
     cancelled: VecDeque<Done>,
     flushes: usize,
+    reads_fail: Option<BlockError>,
+    /// Copies they have made by themselves, if they do; the next one fails if that many are made.
+    copies: Option<usize>,
+    copies_fail_at: (usize, BlockError),
 }
 
 impl Drives {
@@ -289,6 +310,9 @@ impl Drives {
             cancels: true,
             cancelled: VecDeque::new(),
             flushes: 0,
+            reads_fail: None,
+            copies: None,
+            copies_fail_at: (usize::MAX, BlockError::Unsupported),
         }
     }
 }
@@ -296,6 +320,9 @@ impl Drives {
 impl Medium for Drives {
     fn submit(&mut self, token: Token, namespace: usize, operation: Operation) {
         self.flushes += usize::from(operation == Operation::Flush);
+        if matches!(operation, Operation::Copy { .. }) {
+            assert!(self.copies.is_some(), "it has no copy of its own");
+        }
         self.drives[namespace].1.submit(&self.memory, token, operation);
         self.waiting.push_back(namespace);
     }
@@ -312,6 +339,10 @@ impl Medium for Drives {
         }
     }
 
+    fn copies(&self, _: usize) -> bool {
+        self.copies.is_some()
+    }
+
     fn in_place(&self, _: usize, _: u64, _: u32) -> Option<Sge> {
         None
     }
@@ -320,9 +351,16 @@ impl Medium for Drives {
         if self.stalled || !self.cancelled.is_empty() {
             return self.cancelled.pop_front();
         }
-        let drive = self.waiting.pop_front()?;
-        let outcome = self.fails.map_or(Outcome::Success, |error| Outcome::Failure { blocks: 0, error });
-        Some(self.drives[drive].1.complete(0, outcome))
+        let drive = &mut self.drives[self.waiting.pop_front()?].1;
+        let reads = matches!(drive.pending()[0].operation, Operation::Read { .. });
+        let mut fails = self.fails.or(self.reads_fail.filter(|_| reads));
+        if let (Some(copies), Operation::Copy { .. }) = (&mut self.copies, &drive.pending()[0].operation) {
+            let (made, error) = self.copies_fail_at;
+            fails = fails.or((*copies == made).then_some(error));
+            *copies += usize::from(fails.is_none());
+        }
+        let outcome = fails.map_or(Outcome::Success, |error| Outcome::Failure { blocks: 0, error });
+        Some(drive.complete(0, outcome))
     }
 }
 

@@ -122,7 +122,7 @@ exercise() {
     verify_with_fio "$1" write 128k 8m 4
 }
 
-# What the kernel's own target on a RAM disk lacks: Compare, Verify, and the right refusal past the end.
+# What the kernel's own target on a RAM disk lacks: Compare, Verify, Copy, and the right refusal past the end.
 exercise_the_rest() {
     step "compare and verify"
     must dd if=/dev/urandom of=/tmp/block bs=4096 count=1
@@ -132,6 +132,14 @@ exercise_the_rest() {
     must_fail nvme compare "$1" -s 0 -c $last -z 4096 -d /dev/zero
     says '(0x.285)'
     must nvme verify "$1" -s 0 -c $last
+    step "copy"
+    blocks=$((4096 / $(blockdev --getss "$1")))
+    must dd if=/dev/urandom of=/tmp/three bs=4096 count=3
+    must dd if=/tmp/three of="$1" bs=4096 oflag=direct
+    must nvme copy "$1" -d $((8 * blocks)) -s $((2 * blocks)),0 -b $last,$((2 * blocks - 1))
+    must dd if="$1" of=/tmp/copied bs=4096 skip=8 count=3 iflag=direct
+    { tail -c 4096 /tmp/three; head -c 8192 /tmp/three; } > /tmp/turned
+    must cmp /tmp/turned /tmp/copied
     step "a read past the end is refused"
     end=$(blockdev --getsz "$1")
     must_fail nvme read "$1" -s $end -c $last -z 4096 -d /tmp/read

@@ -121,6 +121,10 @@ impl Disks {
 }
 
 fn outcome(operation: &Operation, choices: &mut impl Choices, fails: u32) -> Outcome {
+    if matches!(operation, Operation::Copy { .. }) && choices.chance(30) {
+        // As a file system of which parts share no blocks.
+        return Outcome::Failure { blocks: choices.below(4).into(), error: BlockError::Unsupported };
+    }
     if !choices.chance(fails) {
         return Outcome::Success;
     }
@@ -204,6 +208,10 @@ impl Medium for Share {
         if disks.is_pending(self.number, token) {
             disks.cancelled.insert((self.number, token.to_bits()));
         }
+    }
+
+    fn copies(&self, _namespace: usize) -> bool {
+        true
     }
 
     fn in_place(&self, _namespace: usize, _offset: u64, _length: u32) -> Option<Sge> {

@@ -151,6 +151,7 @@ impl Faulty {
                     let content = self.written(pending, block);
                     self.store(block, number, content, fua && succeeds);
                 }
+                Operation::Copy { .. } => self.store(block, number, self.written(pending, block), false),
                 Operation::Deallocate { .. } => self.store(block, number, self.zeroes(), false),
                 Operation::Flush => {}
             }
@@ -182,13 +183,17 @@ impl Faulty {
 
     /// What a block holds after this operation.
     fn written(&self, pending: &Pending, block: u64) -> Block {
-        let mut content = self.zeroes();
-        if let Operation::Write { from, .. } = pending.operation {
-            let (first, _) = self.blocks(&pending.operation);
-            let at = self.part(block - first);
-            pending.memory.read(from.slice(at, self.block_size), &mut content);
+        let (first, _) = self.blocks(&pending.operation);
+        match pending.operation {
+            Operation::Write { from, .. } => {
+                let mut content = self.zeroes();
+                let at = self.part(block - first);
+                pending.memory.read(from.slice(at, self.block_size), &mut content);
+                content
+            }
+            Operation::Copy { source, .. } => self.block(source / u64::from(self.block_size) + block - first),
+            _ => self.zeroes(),
         }
-        content
     }
 
     /// First block, and how many.

@@ -126,3 +126,14 @@ fn a_range_beyond_the_drive_fails_and_touches_nothing() {
     assert_eq!(bench.execute(zeroes(u64::MAX, 512)), Err(BlockError::OutOfRange));
     assert_eq!(bench.execute(zeroes(0, 1 << 20)), Ok(()));
 }
+
+#[test]
+fn a_copy_is_lost_like_any_write() {
+    let mut bench = Bench::new();
+    let write = bench.write(5, 2, true);
+    bench.execute(write).unwrap();
+    bench.execute(Operation::Copy { source: 512, offset: 4096, length: 512 }).unwrap();
+    assert_eq!([8, 9].map(|block| bench.drive.block(block)[0]), [5, 0]);
+    bench.drive.power_loss(lose_all);
+    assert_eq!(bench.drive.block(8)[0], 0);
+}

@@ -39,6 +39,12 @@ pub(super) enum Ask {
         offset: u64,
         length: u64,
     },
+    /// Not of the ring: to let these bytes share the blocks of those from `source` on, which is done on a thread.
+    Share {
+        source: u64,
+        offset: u64,
+        length: u64,
+    },
     /// Not of the ring: how large the file is now. [`File::measured`] takes the answer.
     Measure,
 }
@@ -52,7 +58,7 @@ impl Ask {
             Self::Write { offset, from, flags } => ring.write(file, offset, from, flags, token),
             Self::Sync => ring.fdatasync(file, token),
             Self::Allocate { mode, offset, length } => ring.fallocate(file, mode, offset, length, token),
-            Self::Measure => unreachable!("a size is asked of the file itself"),
+            Self::Share { .. } | Self::Measure => unreachable!("the ring has no operation for it"),
         }
     }
 
@@ -85,6 +91,8 @@ enum Step {
     Measure,
     /// Write zeroes, where the file system knows no shorter way.
     Fill,
+    /// Let the destination of a copy share the blocks of its source.
+    Share,
     Sync,
 }
 
@@ -105,12 +113,19 @@ pub(super) struct File {
     zeroes: Sge,
     can_punch: bool,
     can_zero_range: bool,
+    can_share: bool,
 }
 
 impl File {
-    pub(super) fn new(alignment: Option<Alignment>, zeroes: Sge) -> Self {
+    /// `can_share`: whether it has a file system, which may let ranges of a file share their blocks.
+    pub(super) fn new(alignment: Option<Alignment>, zeroes: Sge, can_share: bool) -> Self {
         let alignment = alignment.map_or(1, |alignment| alignment.offset);
-        Self { alignment, zeroes, can_punch: true, can_zero_range: true }
+        Self { alignment, zeroes, can_punch: true, can_zero_range: true, can_share }
+    }
+
+    /// Whether it has a copy of its own, for all that is known.
+    pub(super) const fn copies(&self) -> bool {
+        self.can_share
     }
 
     /// Starts an operation whose range was checked. None: there is nothing to be done.
@@ -119,6 +134,7 @@ impl File {
             Operation::Read { .. } | Operation::Write { .. } => Step::Transfer,
             Operation::Flush => Step::Sync,
             Operation::WriteZeroes { deallocate, .. } => self.way_to_zero(deallocate),
+            Operation::Copy { .. } => Step::Share,
             Operation::Deallocate { .. } if self.can_punch => Step::Punch,
             Operation::Deallocate { .. } => return None,
         };
@@ -158,8 +174,9 @@ impl File {
                 let part = u32::try_from(length - done).unwrap_or(u32::MAX).min(self.zeroes.length);
                 Ask::Write { offset: start + done, from: self.zeroes.slice(0, part), flags: durable }
             }
+            (Step::Share, Operation::Copy { source, .. }) => Ask::Share { source, offset: start, length },
             (Step::Measure, _) => Ask::Measure,
-            (Step::Sync | Step::Transfer, _) => Ask::Sync,
+            (Step::Sync | Step::Transfer | Step::Share, _) => Ask::Sync,
         }
     }
 
@@ -190,7 +207,7 @@ impl File {
 
     fn succeeded(&self, progress: &mut Progress, count: u32) -> Next {
         match progress.step {
-            Step::Sync | Step::Measure => Next::Done(Ok(())),
+            Step::Sync | Step::Measure | Step::Share => Next::Done(Ok(())),
             Step::Punch | Step::ZeroRange => {
                 progress.step = Step::Measure;
                 Next::Ask
@@ -220,7 +237,7 @@ impl File {
     }
 
     fn failed(&mut self, progress: &mut Progress, errno: i32) -> Next {
-        let lasting = matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS);
+        let lasting = matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY);
         let deallocate = matches!(progress.operation, Operation::WriteZeroes { deallocate: true, .. });
         match (progress.step, errno) {
             (_, libc::EINTR | libc::EAGAIN) => self.repeat(progress, errno),
@@ -231,6 +248,11 @@ impl File {
                 }
                 progress.step = if self.can_zero_range { Step::ZeroRange } else { Step::Fill };
                 Next::Ask
+            }
+            // Unaligned, for instance, or no room for what says who shares: reading and writing shows what is the matter.
+            (Step::Share, _) => {
+                self.can_share &= !lasting;
+                Next::Done(Err(BlockError::Unsupported))
             }
             (Step::ZeroRange, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL) => {
                 self.can_zero_range &= !lasting;

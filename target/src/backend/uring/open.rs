@@ -109,6 +109,11 @@ impl OpenFile {
         Ok((file, block_size))
     }
 
+    /// Whether a file system keeps it.
+    pub(in crate::backend) const fn has_file_system(&self) -> bool {
+        matches!(self.identity, Identity::File { .. })
+    }
+
     /// Whether it can be served in blocks of this size as it was opened.
     pub(in crate::backend) fn takes_blocks_of(&self, block_size: u32) -> bool {
         let direct = self.alignment.is_none_or(|alignment| block_size.is_multiple_of(alignment.offset));

@@ -9,7 +9,7 @@ const PUNCH: FallocateFlags = FallocateFlags::FALLOC_FL_PUNCH_HOLE;
 const ZERO: FallocateFlags = FallocateFlags::FALLOC_FL_ZERO_RANGE;
 
 fn direct() -> File {
-    File::new(Some(Alignment { memory: 512, offset: 512 }), ZEROES)
+    File::new(Some(Alignment { memory: 512, offset: 512 }), ZEROES, true)
 }
 
 /// Answers each ask in turn, and returns what was asked and how it ended.
@@ -58,7 +58,7 @@ fn a_read_beyond_the_end_of_the_file_is_an_error_and_not_zeroes() {
     assert_eq!(play(&mut direct(), READ, &[0]).1, Err(BlockError::EndOfFile));
     assert_eq!(play(&mut direct(), READ, &[512, 0]).1, Err(BlockError::EndOfFile));
     assert_eq!(play(&mut direct(), READ, &[100]).1, Err(BlockError::EndOfFile));
-    let mut buffered = File::new(None, ZEROES);
+    let mut buffered = File::new(None, ZEROES, true);
     assert_eq!(play(&mut buffered, READ, &[100, 0]).1, Err(BlockError::EndOfFile));
 }
 
@@ -169,4 +169,20 @@ fn a_refused_range_says_nothing_about_the_next() {
 #[test]
 fn nothing_is_asked_for_nothing() {
     assert_eq!(play(&mut direct(), zero(0, true, false), &[]), (vec![], Ok(())));
+}
+
+#[test]
+fn a_file_system_that_shares_no_blocks_is_asked_once() {
+    const COPY: Operation = Operation::Copy { source: 0, offset: 8192, length: 4096 };
+    let mut file = direct();
+    let share = Ask::Share { source: 0, offset: 8192, length: 4096 };
+    assert_eq!(play(&mut file, COPY, &[0]), (vec![share], Ok(())));
+    assert_eq!(play(&mut file, COPY, &[-libc::EINTR, 0]), (vec![share; 2], Ok(())));
+    // This once: it is not aligned, or there is no room for what says who shares.
+    for errno in [libc::EINVAL, libc::ENOSPC, libc::EIO] {
+        assert_eq!(play(&mut file, COPY, &[-errno]), (vec![share], Err(BlockError::Unsupported)));
+        assert!(file.copies());
+    }
+    assert_eq!(play(&mut file, COPY, &[-libc::EOPNOTSUPP]), (vec![share], Err(BlockError::Unsupported)));
+    assert!(!file.copies());
 }
