@@ -8,7 +8,7 @@ use crate::verbs::Token;
 /// What runs on a reactor.
 pub trait Tenant {
     /// Does what there is to do without waiting: mailbox, provider, timers due, waiters. Says whether
-    /// there was anything. Work for the ring is submitted after it.
+    /// there was anything. Work for the ring is submitted after it, at the latest by the wait.
     fn turn(&mut self, ring: &mut Ring, now: Time) -> bool;
 
     /// An operation of the ring has completed, with what the system call would have returned, or the
@@ -46,11 +46,11 @@ pub fn run<T: Tenant>(ring: &mut Ring, tenant: &mut T) -> Result<(), RingError> 
             continue;
         }
         tenant.arm(ring);
-        if turn(ring, tenant, now)? {
+        // What was armed reaches the kernel in the call which waits, unless there is work to be done before.
+        if tenant.turn(ring, now) | reap(ring, tenant, now) {
+            ring.submit()?;
             idle.worked();
-            continue;
-        }
-        if !tenant.finished() {
+        } else if !tenant.finished() {
             sleep(ring, tenant, &mut idle)?;
         }
     }
@@ -59,22 +59,29 @@ pub fn run<T: Tenant>(ring: &mut Ring, tenant: &mut T) -> Result<(), RingError> 
 
 /// One turn of the tenant and of the ring; says whether either found work.
 fn turn<T: Tenant>(ring: &mut Ring, tenant: &mut T, now: Time) -> Result<bool, RingError> {
-    let mut busy = tenant.turn(ring, now);
+    let busy = tenant.turn(ring, now);
     ring.submit()?;
+    Ok(reap(ring, tenant, now) | busy)
+}
+
+/// Takes what the ring has to tell; says whether there was anything.
+fn reap<T: Tenant>(ring: &mut Ring, tenant: &mut T, now: Time) -> bool {
+    let mut busy = false;
     while let Some((token, result)) = ring.reap() {
         tenant.on_ring(ring, token, result, now);
         busy = true;
     }
-    Ok(busy)
+    busy
 }
 
 fn sleep<T: Tenant>(ring: &mut Ring, tenant: &T, idle: &mut Idle) -> Result<(), RingError> {
     let began = clock::now();
     let timeout = tenant.deadline().map(|deadline| deadline.since(began));
-    if timeout != Some(Duration::ZERO) {
-        ring.wait(timeout)?;
-        idle.slept(began, clock::now());
+    if timeout == Some(Duration::ZERO) {
+        return ring.submit();
     }
+    ring.wait(timeout)?;
+    idle.slept(began, clock::now());
     Ok(())
 }
 

@@ -282,14 +282,18 @@ impl Ring {
         }
     }
 
-    /// Submits, and sleeps until there is a completion or the time is over. Signals end it early.
+    /// Submits, and sleeps until there is a completion or the time is over, all in one call of the kernel. Signals end it
+    /// early.
     ///
     /// # Errors
     /// When the ring itself is broken.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), RingError> {
-        self.submit()?;
+        self.drain_backlog();
         if !self.uring.completion().is_empty() || !self.backlog.is_empty() {
-            return Ok(());
+            self.submit()?;
+            if !self.uring.completion().is_empty() || !self.backlog.is_empty() {
+                return Ok(());
+            }
         }
         // A sleep which waits for a socket is not waiting for a drive, and shall not be counted as such.
         let flags = match self.uring.params().is_feature_no_iowait() {
