@@ -401,9 +401,10 @@ impl Adapter {
         }
     }
 
-    /// The descriptor has become readable: takes what it has to say.
+    /// The descriptor has become readable: takes what it has to say, once for each queue that was armed, which says no
+    /// more. Only where several are may one have nothing to say yet, and the last look be in vain.
     pub(super) fn disarm(&mut self) {
-        loop {
+        while self.queues.iter().any(|queue| queue.armed) {
             let (mut cq, mut context) = (null_mut(), null_mut());
             // SAFETY: the channel is valid, and there is a place for each.
             let result = unsafe { (self.library.get_cq_event)(self.channel, &raw mut cq, &raw mut context) };

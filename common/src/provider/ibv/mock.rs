@@ -2,7 +2,7 @@
 //! connections by it are made, used and ended without any hardware. Each thread has one of its own.
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::zeroed;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::ptr::null_mut;
@@ -36,6 +36,9 @@ pub(super) struct Seen {
     pub(super) shared: Vec<u64>,
     /// What the next poll finds.
     pub(super) completions: VecDeque<ibv_wc>,
+    /// Completion queues which were armed and have not said anything since, and how often the channel was read.
+    pub(super) armed: VecDeque<*mut ibv_cq>,
+    pub(super) channel_reads: u32,
     events: VecDeque<(*mut rdma_cm_id, rdma_cm_event_type::Type)>,
 }
 
@@ -62,6 +65,7 @@ pub(super) fn library() -> &'static Library {
         create_srq,
         destroy_srq,
         get_cq_event,
+        ack_cq_events,
         modify_qp,
         create_event_channel,
         destroy_event_channel,
@@ -187,13 +191,20 @@ unsafe extern "C" fn destroy_srq(_: *mut ibv_srq) -> c_int {
     0
 }
 
+/// Each queue that was armed has something to say.
 unsafe extern "C" fn get_cq_event(
     _: *mut ibv_comp_channel,
-    _: *mut *mut ibv_cq,
+    cq: *mut *mut ibv_cq,
     _: *mut *mut c_void,
 ) -> c_int {
-    -1
+    with(|seen| seen.channel_reads += 1);
+    let Some(armed) = with(|seen| seen.armed.pop_front()) else { return -1 };
+    // SAFETY: the caller gave room for it.
+    unsafe { *cq = armed };
+    0
 }
+
+unsafe extern "C" fn ack_cq_events(_: *mut ibv_cq, _: c_uint) {}
 
 unsafe extern "C" fn modify_qp(_: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the caller gave a whole one.
@@ -357,6 +368,7 @@ unsafe extern "C" fn poll_cq(_: *mut ibv_cq, room: c_int, into: *mut ibv_wc) -> 
     count
 }
 
-unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
+unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, _: c_int) -> c_int {
+    with(|seen| seen.armed.push_back(cq));
     0
 }

@@ -173,3 +173,29 @@ fn what_every_connection_names_is_registered_before_one_comes_and_never_by_a_com
     assert!(refused.contains("2147483648") && refused.contains("1073741824"), "{refused}");
     assert!(registered().contains(&bases[0]) && registered().contains(&other_base));
 }
+
+#[test]
+fn a_channel_is_read_once_for_each_queue_that_was_armed() {
+    let (_, mut target) = target();
+    accept(&mut target);
+    let reads = || mock::with(|seen| std::mem::take(&mut seen.channel_reads));
+    for _ in 0..2 {
+        let mut polled = Vec::new();
+        target.arm(|interest| polled.push(interest.slot));
+        assert_eq!((polled.len(), mock::with(|seen| seen.armed.len())), (1, 1));
+        target.on_ready(polled[0]);
+        assert_eq!(reads(), 1);
+    }
+    // Nothing is armed, so there is nothing to be read.
+    target.on_ready(1);
+    assert_eq!(reads(), 0);
+    // It was woken though the queue has said nothing yet: it stays armed.
+    target.arm(|_| {});
+    let armed = mock::with(|seen| std::mem::take(&mut seen.armed));
+    target.on_ready(1);
+    assert_eq!(reads(), 1);
+    mock::with(|seen| seen.armed = armed);
+    target.arm(|_| {});
+    target.on_ready(1);
+    assert_eq!((reads(), mock::with(|seen| seen.armed.len())), (1, 0));
+}
