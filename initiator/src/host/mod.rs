@@ -13,6 +13,7 @@
 //! While it is not `Live`, requests are held; parts of requests that were with the lost controller are sent
 //! again on the next one, once the old queue pairs are gone and nobody can reach their buffers any more.
 mod admin;
+mod authentication;
 mod controller;
 mod discovery;
 mod ending;

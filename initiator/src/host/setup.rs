@@ -2,21 +2,21 @@
 //! which says what to do next ([`Setup::ask`]) and is told how it went. Every step has a deadline.
 use std::time::Duration;
 
-use ironside_common::auth::{self, Job, Next, Outcome, PROTOCOL_SPECIFIC, SECURITY_PROTOCOL};
+use ironside_common::auth::{Job, Outcome};
 use ironside_common::nvme::admin::{Cns, Identify, SetFeatures};
 use ironside_common::nvme::bits::{bit, bits};
 use ironside_common::nvme::fabrics::{
-    Authentication, CNTLID_DYNAMIC, CNTLID_MAX, Connect, ConnectData, ConnectResponse, PropertyGet,
-    PropertySet,
+    CNTLID_DYNAMIC, CNTLID_MAX, Connect, ConnectData, ConnectResponse, PropertyGet, PropertySet,
 };
 use ironside_common::nvme::feature::{FeatureId, QueueCounts};
 use ironside_common::nvme::log_page::AnaState;
 use ironside_common::nvme::private_data::{self, Reject};
 use ironside_common::nvme::property::{Capabilities, Configuration, ControllerStatus, PropertyId, Version};
-use ironside_common::nvme::{Command, FabricsType, QueueKind, identify};
+use ironside_common::nvme::{Command, QueueKind, identify};
 use ironside_common::time::Time;
 use ironside_common::verbs::{PrivateData, RejectReason};
 
+use super::authentication::Authentication;
 use super::controller::Controller;
 use super::discovery::{DiscoveryLog, LogReader, Progress};
 use super::error::{ConnectError, Doing, Incompatible};
@@ -79,7 +79,7 @@ pub(super) struct Association {
 enum Step {
     Dial(u16),
     Connect(u16),
-    Authenticate(u16, Box<auth::Host>),
+    Authenticate(Box<Authentication>),
     GetCapabilities,
     Configure,
     GetCapabilitiesAgain,
@@ -154,7 +154,7 @@ impl Setup {
         match &self.step {
             Step::Dial(queue) => self.dial(*queue),
             Step::Connect(queue) => self.connect(*queue),
-            Step::Authenticate(queue, machine) => authenticate(*queue, machine),
+            Step::Authenticate(authentication) => authentication.ask(),
             Step::GetCapabilities | Step::GetCapabilitiesAgain => get(PropertyId::CAP),
             Step::Configure => set(configuration(self.capabilities, false)),
             Step::GetReadyTimeouts => get(PropertyId::CRTO),
@@ -237,7 +237,13 @@ impl Setup {
                 let value = result.map_err(|refusal| ConnectError::of_connect(doing, refusal))?;
                 self.connected(queue, ConnectResponse::from_result(value))?
             }
-            Step::Authenticate(queue, machine) => self.authenticated(queue, machine, result, data)?,
+            Step::Authenticate(mut authentication) => {
+                if authentication.answered(result, data)? {
+                    self.after_connect(authentication.queue())
+                } else {
+                    Step::Authenticate(authentication)
+                }
+            }
             Step::Scan(scan) => self.scanned(scan, result, data)?,
             // Events are a convenience: a controller which cannot be asked for them is used without.
             Step::ConfigureEvents => {
@@ -276,7 +282,7 @@ impl Setup {
         let doing = self.doing();
         let broken = ConnectError::Broken { doing, fault };
         match &self.step {
-            Step::Authenticate(_, machine) => news(machine, doing, broken),
+            Step::Authenticate(authentication) => authentication.news(broken),
             _ => broken,
         }
     }
@@ -286,8 +292,7 @@ impl Setup {
         match &self.step {
             Step::Dial(queue) => Doing::Dial(*queue),
             Step::Connect(queue) => Doing::Connect(*queue),
-            Step::Authenticate(queue, machine) if machine.awaits_verdict() => Doing::AwaitVerdict(*queue),
-            Step::Authenticate(queue, _) => Doing::Authenticate(*queue),
+            Step::Authenticate(authentication) => authentication.doing(),
             Step::GetCapabilities | Step::GetCapabilitiesAgain => Doing::Get(PropertyId::CAP),
             Step::Configure => Doing::Set(PropertyId::CC),
             Step::GetReadyTimeouts => Doing::Get(PropertyId::CRTO),
@@ -369,8 +374,7 @@ impl Setup {
             (Some(keys), false) if keys.controller.is_some() => Err(ConnectError::NotAuthenticated),
             (_, false) => Ok(self.after_connect(queue)),
             (Some(keys), true) => {
-                let HostOptions { host_nqn, nqn, .. } = self.options;
-                Ok(Step::Authenticate(queue, Box::new(auth::Host::new(host_nqn, nqn, keys.clone(), queue))))
+                Ok(Step::Authenticate(Box::new(Authentication::new(&self.options, keys, queue, queue))))
             }
         }
     }
@@ -387,45 +391,18 @@ impl Setup {
         }
     }
 
-    fn authenticated(
-        &self,
-        queue: u16,
-        mut machine: Box<auth::Host>,
-        result: Result<u64, Refusal>,
-        data: &[u8; IDENTIFY_LENGTH],
-    ) -> Result<Step, ConnectError> {
-        let doing = Doing::Authenticate(queue);
-        let value = result.map_err(|refusal| ConnectError::Answered { doing, refusal });
-        match machine.next() {
-            Next::Send(_) => {
-                value.map_err(|error| news(&machine, doing, error))?;
-                machine.sent();
-            }
-            Next::Receive(length) => {
-                value?;
-                machine.received(&data[..length as usize]);
-            }
-            Next::Compute | Next::Authenticated | Next::Failed(_) => {}
-        }
-        match machine.next() {
-            Next::Authenticated => Ok(self.after_connect(queue)),
-            Next::Failed(error) => Err(ConnectError::Authentication { doing, error }),
-            _ => Ok(Step::Authenticate(queue, machine)),
-        }
-    }
-
     /// What [`Ask::Compute`] asks for; nothing if it was taken already.
     pub(super) fn take_job(&mut self) -> Option<Job> {
         match &mut self.step {
-            Step::Authenticate(_, machine) => machine.take_job(),
+            Step::Authenticate(authentication) => authentication.take_job(),
             _ => None,
         }
     }
 
     /// What the job came to.
     pub(super) fn computed(&mut self, outcome: Outcome) {
-        if let Step::Authenticate(_, machine) = &mut self.step {
-            machine.computed(outcome);
+        if let Step::Authenticate(authentication) = &mut self.step {
+            authentication.computed(outcome);
         }
     }
 
@@ -561,33 +538,6 @@ impl Setup {
                 Ok(Step::Ready)
             }
         }
-    }
-}
-
-/// Why an authentication ended with `error`. A controller may refuse to hear why it did not convince us, or hang up:
-/// then what we had to say is the news.
-fn news(machine: &auth::Host, doing: Doing, error: ConnectError) -> ConnectError {
-    machine.failure().map_or(error, |error| ConnectError::Authentication { doing, error })
-}
-
-/// The next message of an authentication, either way.
-fn authenticate(queue: u16, machine: &auth::Host) -> Ask {
-    let command = |send_or_receive, length| {
-        let (security_protocol, specific) = (SECURITY_PROTOCOL, PROTOCOL_SPECIFIC);
-        Authentication { security_protocol, specific, length }.to_command(send_or_receive, 0)
-    };
-    match machine.next() {
-        Next::Send(bytes) => {
-            let length = u32::try_from(bytes.len()).expect("a message has less than 2 KiB");
-            let command = command(FabricsType::AUTHENTICATION_SEND, length);
-            Ask::Command { queue, command, payload: Payload::Out(bytes) }
-        }
-        Next::Receive(length) => {
-            let command = command(FabricsType::AUTHENTICATION_RECEIVE, length);
-            Ask::Command { queue, command, payload: Payload::In(length) }
-        }
-        Next::Compute => Ask::Compute,
-        Next::Authenticated | Next::Failed(_) => unreachable!("an authentication which has ended is left"),
     }
 }
 
