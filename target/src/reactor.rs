@@ -2,7 +2,6 @@
 //! and the way to the other reactors.
 #[cfg(feature = "ibv")]
 mod adapters;
-mod computing;
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, TrySendError};
 use std::time::Duration;
 
-use ironside_common::auth::{Outcome, SystemRandomness};
+use ironside_common::auth::{Computing, Outcome, SystemRandomness};
 use ironside_common::memory::{HugePages, Memory, Pool, SizeClass};
 use ironside_common::provider::both::Both;
 #[cfg(feature = "ibv")]
@@ -23,7 +22,6 @@ use ironside_common::reactor::{Mailbox, Ring, RingError, Sender, Tenant, run, so
 use ironside_common::time::Time;
 use ironside_common::verbs::{Kind, Sge, Token};
 
-use self::computing::Computing;
 use crate::backend::{Backends, Done, Medium, OpenMedium, Operation};
 use crate::catalog::{Catalog, Namespace};
 use crate::control::config::IoPoll;
@@ -134,7 +132,7 @@ struct Reactor {
     mailbox: Mailbox<Letter>,
     post: Post,
     keeper: Option<mpsc::Sender<Keep>>,
-    computing: Computing,
+    computing: Computing<QueueName>,
     /// The region of the buffers.
     #[cfg(feature = "ibv")]
     buffers: u32,
@@ -206,7 +204,9 @@ impl Reactor {
         #[cfg(feature = "ibv")]
         let buffers = pool.lkey();
         let group = PollGroup::new(group, verbs, storage, pool, memory, catalog);
-        let computing = Computing::new(reactors[me].clone());
+        let own = reactors[me].clone();
+        let computing =
+            Computing::new(move |queue, outcome| own.send(Letter::Computed { queue, outcome }).is_ok());
         #[cfg_attr(not(feature = "ibv"), expect(unused_mut, reason = "adapters are opened"))]
         let mut reactor = Self {
             me,

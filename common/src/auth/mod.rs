@@ -1,6 +1,7 @@
 //! DH-HMAC-CHAP (NVM Express base specification 2.2, 8.3.4.5): how host and controller prove to each other that they
 //! know a secret. Two machines, one for each role, take messages and return messages. What takes long or needs
 //! chance is a [`Job`], which whoever drives them runs wherever it may take its time.
+mod computing;
 mod controller;
 mod group;
 mod hash;
@@ -11,6 +12,7 @@ mod secret;
 #[cfg(test)]
 mod tests;
 
+pub use self::computing::Computing;
 pub use self::controller::{Controller, Failure, NoRoom, Policy, Progress, Received};
 pub use self::group::{Group, GroupError};
 pub use self::hash::{Hash, HashError};

@@ -15,10 +15,12 @@ mod tests;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use ironside_common::auth::{Keys, Outcome};
 use ironside_common::memory::SizeClass;
 use ironside_common::provider::soft;
 use ironside_common::reactor::{RingError, Sender, mailbox};
@@ -27,7 +29,7 @@ use crate::host::{
     Answer, ConnectError, Controller, Counters, DiscoveryLog, HostEvent, HostOptions, Namespace,
     NamespaceError, OptionsError,
 };
-use crate::paths::{PathStatus, Policy};
+use crate::paths::{JobName, PathStatus, Policy};
 use crate::volume::State;
 
 pub use direct::{Direct, Lent, RegisterError, Registered};
@@ -197,8 +199,21 @@ pub type MakeExport = Box<dyn FnOnce(Site<'_>) -> io::Result<Box<dyn Export>> + 
 
 /// What reaches the reactor from other threads.
 enum Letter {
-    Export { nsid: u32, make: MakeExport, reply: SyncSender<Result<(), ExportError>> },
+    Export {
+        nsid: u32,
+        make: MakeExport,
+        reply: SyncSender<Result<(), ExportError>>,
+    },
     Status(SyncSender<Status>),
+    /// Other secrets; how many associations authenticate by them is the answer.
+    Rekey {
+        keys: Arc<Keys>,
+        reply: SyncSender<usize>,
+    },
+    Computed {
+        name: JobName,
+        outcome: Outcome,
+    },
     FailFast,
     Close,
 }
@@ -219,11 +234,12 @@ impl Attached {
     pub fn attach(options: AttachOptions) -> Result<Self, AttachError> {
         options.host.check()?;
         let (letters, mailbox) = mailbox(MAILBOX_CAPACITY).map_err(AttachError::Thread)?;
+        let own = letters.clone();
         let (ready, outcome) = sync_channel(1);
         let (event_sender, events) = sync_channel(EVENTS_CAPACITY);
         let thread = thread::Builder::new()
             .name("reactor".into())
-            .spawn(move || reactor::run(options, mailbox, ready, event_sender))
+            .spawn(move || reactor::run(options, (own, mailbox), ready, event_sender))
             .map_err(AttachError::Thread)?;
         let description = outcome.recv().map_err(|_| AttachError::Gone)??;
         Ok(Self { letters, events, description, thread: Some(thread) })
@@ -250,6 +266,16 @@ impl Attached {
     pub fn status(&self) -> Option<Status> {
         let (reply, answer) = sync_channel(1);
         self.letters.send(Letter::Status(reply)).ok()?;
+        answer.recv_timeout(ANSWER_PATIENCE).ok()
+    }
+
+    /// Every connection made from now on authenticates by these secrets, and associations which stand do so again, beside
+    /// their commands: [`HostEvent::Reauthenticated`], [`HostEvent::ReauthenticationFailed`] or [`HostEvent::Lost`]
+    /// follows for each. How many; nothing if its reactor does not answer.
+    #[must_use]
+    pub fn rekey(&self, keys: Arc<Keys>) -> Option<usize> {
+        let (reply, answer) = sync_channel(1);
+        self.letters.send(Letter::Rekey { keys, reply }).ok()?;
         answer.recv_timeout(ANSWER_PATIENCE).ok()
     }
 

@@ -3,13 +3,15 @@ use std::rc::Rc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use ironside_common::auth::SystemRandomness;
+use ironside_common::auth::{Computing, SystemRandomness};
 use ironside_common::memory::{Memory, Pool, SizeClass};
 #[cfg(feature = "ibv")]
 use ironside_common::provider::ibv::{Ibv, Library};
 use ironside_common::provider::soft::{self, Soft};
 use ironside_common::provider::tcp::{TcpDialer, TcpSoft};
-use ironside_common::reactor::{Mailbox, Ring, Tenant, clock, pin_to_core, run as run_reactor, source};
+use ironside_common::reactor::{
+    Mailbox, Ring, Sender, Tenant, clock, pin_to_core, run as run_reactor, source,
+};
 use ironside_common::time::Time;
 use ironside_common::verbs::Token;
 
@@ -19,7 +21,7 @@ use super::{
     Provider, Site, Status,
 };
 use crate::host::{ConnectError, Counters, Host, HostEvent, HostOptions, Namespace};
-use crate::paths::Paths;
+use crate::paths::{JobName, Paths};
 use crate::volume::State;
 
 /// Entries of the ring; more in flight are submitted as these complete.
@@ -34,14 +36,15 @@ type Ready = SyncSender<Result<Description, AttachError>>;
 /// Runs until it is asked to close, or the first connection fails.
 pub(super) fn run(
     options: AttachOptions,
-    mailbox: Mailbox<Letter>,
+    (own, mailbox): (Sender<Letter>, Mailbox<Letter>),
     ready: Ready,
     events: SyncSender<HostEvent>,
 ) {
     let failed = ready.clone();
     // Nobody waits any more once the outcome is known.
     let report = |error| drop(failed.try_send(Err(error)));
-    let seats = Seats { mailbox, ready, events };
+    let reply = move |name, outcome| own.send(Letter::Computed { name, outcome }).is_ok();
+    let seats = Seats { computing: Computing::new(reply), mailbox, ready, events };
     let ended = match options.provider.by_adapters(&options.addresses()) {
         Ok(true) => by_adapter(&options, seats, adapters),
         Ok(false) => run_by(&options, seats, Carried::Software, software).map(drop),
@@ -70,6 +73,7 @@ fn by_adapter<C: Carrier>(
 
 /// What a reactor shares with other threads.
 struct Seats {
+    computing: Computing<JobName>,
     mailbox: Mailbox<Letter>,
     ready: Ready,
     events: SyncSender<HostEvent>,
@@ -84,8 +88,8 @@ fn run_by<C: Carrier>(
 ) -> Result<Option<(Seats, ConnectError)>, AttachError> {
     let (mut ring, mut reactor) = HostReactor::new(options, seats, carried, carrier)?;
     run_reactor(&mut ring, &mut reactor)?;
-    let HostReactor { mailbox, ready, events, unanswered, .. } = reactor;
-    Ok(unanswered.and_then(|why| Some((Seats { mailbox, ready: ready?, events }, why))))
+    let HostReactor { computing, mailbox, ready, events, unanswered, .. } = reactor;
+    Ok(unanswered.and_then(|why| Some((Seats { computing, mailbox, ready: ready?, events }, why))))
 }
 
 fn software(options: &AttachOptions, memory: &Rc<Memory>) -> Result<TcpSoft, AttachError> {
@@ -115,6 +119,7 @@ struct HostReactor<C> {
     pool: Rc<Pool>,
     /// By their index; each of another namespace.
     exports: Vec<Slot>,
+    computing: Computing<JobName>,
     mailbox: Mailbox<Letter>,
     /// Where the outcome of the first connection goes.
     ready: Option<Ready>,
@@ -154,7 +159,7 @@ enum Phase {
 impl<C: Carrier> HostReactor<C> {
     fn new(
         options: &AttachOptions,
-        Seats { mailbox, ready, events }: Seats,
+        Seats { computing, mailbox, ready, events }: Seats,
         carried: Carried,
         carrier: impl FnOnce(&AttachOptions, &Rc<Memory>) -> Result<C, AttachError>,
     ) -> Result<(Ring, Self), AttachError> {
@@ -179,6 +184,7 @@ impl<C: Carrier> HostReactor<C> {
             memory,
             pool,
             exports: Vec::new(),
+            computing,
             mailbox,
             ready: Some(ready),
             events,
@@ -202,6 +208,10 @@ impl<C: Carrier> HostReactor<C> {
             Letter::Status(reply) => {
                 let _ = reply.try_send(self.status(now));
             }
+            Letter::Rekey { keys, reply } => {
+                let _ = reply.try_send(self.paths.rekey(&keys));
+            }
+            Letter::Computed { name, outcome } => self.paths.computed(&mut self.carrier, name, outcome, now),
             Letter::FailFast => self.paths.fail_fast(),
             Letter::Close => {
                 if self.phase == Phase::Running {
@@ -255,9 +265,10 @@ impl<C: Carrier> HostReactor<C> {
             self.paths.on_event(&mut self.carrier, event, now);
             busy = true;
         }
-        // Here and not on another thread: while it connects, an attachment has nothing to do that waits for this.
-        while let Some((path, job)) = self.paths.next_job() {
-            self.paths.computed(&mut self.carrier, path, job.run(&mut SystemRandomness), now);
+        while let Some((name, job)) = self.paths.next_job() {
+            if let Err(job) = self.computing.submit(name, job) {
+                self.paths.computed(&mut self.carrier, name, job.run(&mut SystemRandomness), now);
+            }
             busy = true;
         }
         while let Some((namespace, completed)) = self.paths.next_completed() {
@@ -314,6 +325,12 @@ impl<C: Carrier> HostReactor<C> {
             }
             HostEvent::Notified(notice) => {
                 tracing::info!(%nqn, address, nsid = notice.nsid, kind = notice.kind, "told of reservations");
+            }
+            HostEvent::Reauthenticated { queues } => {
+                tracing::info!(%nqn, address, queues, "authenticated again");
+            }
+            HostEvent::ReauthenticationFailed(error) => {
+                tracing::warn!(%nqn, address, %error, "could not authenticate again");
             }
             HostEvent::Closed => tracing::info!(%nqn, address, "disconnected"),
         }
@@ -523,11 +540,12 @@ mod tests {
         let host = HostOptions::new(address, nqn, nqn, uuid::Uuid::from_u128(7));
         let options = AttachOptions { provider, buffers: Vec::new(), ..AttachOptions::new(host) };
         let (_letters, mailbox) = mailbox(1).unwrap();
+        let computing = Computing::new(|_, _| false);
         let ((ready, outcome), (events, _heard)) = (sync_channel(1), sync_channel(8));
         let calls = thread::spawn(move || {
             listener.incoming().map_while(|call| call.ok()?.peer_addr().ok()).take(2).count()
         });
-        by_adapter(&options, Seats { mailbox, ready, events }, software).unwrap();
+        by_adapter(&options, Seats { computing, mailbox, ready, events }, software).unwrap();
         let error = outcome.recv().unwrap().unwrap_err();
         // Whoever still waits for the second call gets one.
         drop(std::net::TcpStream::connect(address));

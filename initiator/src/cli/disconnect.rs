@@ -77,9 +77,7 @@ fn end(mut entry: Entry, force: bool) -> Result<(), CliError> {
     match ask(&entry.path, Question::Detach { force }) {
         Ok((Answer::Detaching, process)) => wait(&name, &process, force)?,
         Ok((Answer::InUse(uses), _)) => return Err(CliError::InUse { name, uses }),
-        Ok((Answer::Status(_) | Answer::Notifications(_), _)) => {
-            return Err(no_answer(io::ErrorKind::InvalidData.into()));
-        }
+        Ok(_) => return Err(no_answer(io::ErrorKind::InvalidData.into())),
         Err(source) => {
             let attachment = entry.attachment.as_ref().filter(|_| force);
             let pid = attachment.ok_or(source).map_err(no_answer)?.pid;

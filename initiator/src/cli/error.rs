@@ -82,6 +82,8 @@ pub enum CliError {
     Stuck { name: String, seconds: u64 },
     #[error("{name} does not answer: {source}")]
     NoAnswer { name: String, source: io::Error },
+    #[error("{name} did not authenticate again: {why}")]
+    NotRekeyed { name: String, why: String },
     #[error("{name} could not be detached: {message}")]
     NotDetached { name: String, message: String },
     #[error("--via {via} {lack}")]
@@ -126,9 +128,10 @@ impl CliError {
             | Self::Options(_)
             | Self::WhichNamespace { .. } => Class::Usage,
             Self::Attach { source, .. } => class_of_attach(source),
-            Self::NoNamespace { .. } | Self::NoSuchNamespace { .. } | Self::AnotherVolume { .. } => {
-                Class::Refused
-            }
+            Self::NoNamespace { .. }
+            | Self::NoSuchNamespace { .. }
+            | Self::AnotherVolume { .. }
+            | Self::NotRekeyed { .. } => Class::Refused,
             Self::AttachedAlready { .. } | Self::InUse { .. } => Class::InUse,
             Self::NoSuchAttachment(_) | Self::NotRecoverable { .. } => Class::Unknown,
             Self::Reported { class, .. } => *class,
@@ -163,6 +166,9 @@ impl CliError {
             }
             Self::Stuck { .. } | Self::NoAnswer { .. } => "--force ends the attach process whatever it does",
             Self::NotRecoverable { .. } => "ironside list shows what is attached; connect attaches anew",
+            Self::NotRekeyed { .. } => {
+                "give target and host the same secrets, the target first; if the connection is lost, requests wait"
+            }
             Self::AnotherVolume { .. } => {
                 "have the target serve what it served, or ironside disconnect it and lose what is unwritten"
             }

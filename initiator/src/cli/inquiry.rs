@@ -5,7 +5,7 @@ use ironside_common::nvme::Nqn;
 use super::arguments::{Target, Transport};
 use super::attachment::{Attachment, Directory, Specification};
 use super::error::CliError;
-use super::secrets::Secrets;
+use super::secrets::{Given, Secrets};
 use crate::attach::{self, AttachOptions, Crc, Description, Provider};
 use crate::host::{HostOptions, Namespace};
 
@@ -90,8 +90,8 @@ fn attached(word: &str, secrets: &Secrets) -> Result<Asked, CliError> {
     let mut options = specification.options();
     let given = secrets.given(&options)?;
     // What is said now comes before what was said when it was attached.
-    let source = if given.is_said() { given.source() } else { specification.secrets };
-    options.keys = source.keys(&given)?;
+    let given = if given.is_said() { given } else { Given::again(&specification.secrets, &options)? };
+    options.keys = given.source().keys(&given)?;
     let Specification { crc, provider, .. } = specification;
     Ok(Asked { options, crc, provider, nsid: Some(nsid) })
 }

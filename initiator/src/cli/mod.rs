@@ -17,6 +17,7 @@ mod list;
 mod log;
 mod man;
 mod recover;
+mod rekey;
 mod reserve;
 mod resv_notif_log;
 mod resv_report;
@@ -48,6 +49,7 @@ enum Command {
     Connect(connect::Arguments),
     Disconnect(disconnect::Arguments),
     Recover(recover::Arguments),
+    Rekey(rekey::Arguments),
     List(list::Arguments),
     Doctor(doctor::Arguments),
     IdCtrl(id_ctrl::Arguments),
@@ -77,6 +79,7 @@ impl Cli {
             Command::Connect(arguments) => connect::run(&arguments),
             Command::Disconnect(arguments) => disconnect::run(&arguments),
             Command::Recover(arguments) => recover::run(&arguments),
+            Command::Rekey(arguments) => rekey::run(&arguments),
             Command::List(arguments) => list::run(&arguments),
             Command::Doctor(arguments) => doctor::run(&arguments),
             Command::IdCtrl(arguments) => id_ctrl::run(&arguments),
@@ -123,6 +126,8 @@ mod tests {
             "ironside disconnect -d /dev/loop0 --force",
             "ironside recover vol0 -o json",
             "ironside recover",
+            "ironside rekey vol0 -o json",
+            "ironside rekey",
             "ironside list -o normal",
             "ironside id-ctrl /dev/loop0 --provider auto --output-format=json",
             "ironside gen-dhchap-key --hmac 1 --key-length 32 --nqn nqn.2026-11.org.example:a",

@@ -13,8 +13,10 @@ use zeroize::Zeroizing;
 
 use crate::host::HostOptions;
 
-/// nvme-cli's own configuration.
-const CONFIGURATION: &str = "/etc/nvme/config.json";
+/// Where nvme-cli has its own configuration, and the secret of hosts for which that has none.
+const DIRECTORY: &str = "/etc/nvme";
+const CONFIGURATION: &str = "config.json";
+const HOST_KEY: &str = "hostkey";
 
 #[derive(Args, Clone)]
 pub(super) struct Secrets {
@@ -24,7 +26,7 @@ pub(super) struct Secrets {
     /// Secret by which the controller has to authenticate; better use --dhchap-ctrl-secret-file
     #[arg(short = 'C', long, value_name = "SECRET", conflicts_with = "dhchap_ctrl_secret_file")]
     dhchap_ctrl_secret: Option<String>,
-    /// File of mode 0600 with the secret of this host; without one, /etc/nvme/config.json is looked at
+    /// File of mode 0600 with the secret of this host; without one, /etc/nvme/config.json and hostkey are looked at
     #[arg(long, value_name = "FILE")]
     dhchap_secret_file: Option<PathBuf>,
     /// File of mode 0600 with the secret by which the controller has to authenticate
@@ -45,6 +47,8 @@ pub(super) struct Given {
     secret: Option<Zeroizing<String>>,
     ctrl_secret: Option<Zeroizing<String>>,
     source: Source,
+    /// It is the command line which says so, not nvme-cli's configuration.
+    is_said: bool,
 }
 
 /// Why there are no secrets though there should be.
@@ -79,11 +83,12 @@ impl Secrets {
                 secret_file: self.dhchap_secret_file.as_ref().map(absolute),
                 ctrl_secret_file: self.dhchap_ctrl_secret_file.as_ref().map(absolute),
             },
+            is_said: false,
         };
-        if given.is_said() {
-            return Ok(given);
+        if given.has_any() {
+            return Ok(Given { is_said: true, ..given });
         }
-        configured(Path::new(CONFIGURATION), options)
+        configured(Path::new(DIRECTORY), options)
     }
 }
 
@@ -91,9 +96,7 @@ impl Given {
     /// What was given once, as far as it was written down where.
     pub(super) fn again(source: &Source, options: &HostOptions) -> Result<Self, SecretsError> {
         match source {
-            Source { secret_file: None, ctrl_secret_file: None } => {
-                configured(Path::new(CONFIGURATION), options)
-            }
+            Source { secret_file: None, ctrl_secret_file: None } => configured(Path::new(DIRECTORY), options),
             source => Ok(Self { source: source.clone(), ..Self::default() }),
         }
     }
@@ -102,7 +105,24 @@ impl Given {
         self.source.clone()
     }
 
+    /// The secrets as they are where they were found, by now. What the command line itself said stays.
+    ///
+    /// # Errors
+    /// Why they cannot be read.
+    pub(super) fn read_again(&self, options: &HostOptions) -> Result<Option<Arc<Keys>>, SecretsError> {
+        if self.is_said {
+            return self.source.keys(self);
+        }
+        let again = Self::again(&self.source, options)?;
+        again.source.keys(&again)
+    }
+
+    /// Whether the command line says anything of secrets.
     pub(super) const fn is_said(&self) -> bool {
+        self.is_said
+    }
+
+    const fn has_any(&self) -> bool {
         self.secret.is_some()
             || self.ctrl_secret.is_some()
             || self.source.secret_file.is_some()
@@ -137,24 +157,34 @@ fn secret(
     }
 }
 
-/// The keys which nvme-cli's configuration has for this host, subsystem and address, the more particular before the
-/// general; none if there is no such file.
-fn configured(path: &Path, options: &HostOptions) -> Result<Given, SecretsError> {
-    let failed = |error: String| SecretsError::Configuration(path.into(), error);
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => Zeroizing::new(text),
-        // Whoever may not read it connects to what asks for no secret.
-        Err(error)
-            if matches!(
-                error.kind(),
-                std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied
-            ) =>
-        {
-            return Ok(Given::default());
-        }
-        Err(error) => return Err(failed(error.to_string())),
+/// The keys which nvme-cli's files have: its configuration for this host, subsystem and address, the more particular
+/// before the general; and the key of whichever host, if there is none of this one.
+fn configured(directory: &Path, options: &HostOptions) -> Result<Given, SecretsError> {
+    let Given { secret, ctrl_secret, .. } = match text_of(&directory.join(CONFIGURATION))? {
+        Some(text) => in_configuration(&directory.join(CONFIGURATION), &text, options)?,
+        None => Given::default(),
     };
-    let root: Value = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
+    let secret = match secret {
+        Some(secret) => Some(secret),
+        None => text_of(&directory.join(HOST_KEY))?.map(|text| Zeroizing::new(text.trim().to_owned())),
+    };
+    Ok(Given { secret, ctrl_secret, ..Given::default() })
+}
+
+/// What is in a file; nothing if there is none.
+fn text_of(path: &Path) -> Result<Option<Zeroizing<String>>, SecretsError> {
+    use std::io::ErrorKind::{NotFound, PermissionDenied};
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(Zeroizing::new(text))),
+        // Whoever may not read it connects to what asks for no secret.
+        Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => Ok(None),
+        Err(error) => Err(SecretsError::Configuration(path.into(), error.to_string())),
+    }
+}
+
+fn in_configuration(path: &Path, text: &str, options: &HostOptions) -> Result<Given, SecretsError> {
+    let failed = |error: String| SecretsError::Configuration(path.into(), error);
+    let root: Value = serde_json::from_str(text).map_err(|error| failed(error.to_string()))?;
     let hosts = root.as_array().or_else(|| root["hosts"].as_array());
     let address = options.address.ip().to_string();
     let named = |value: &&Value, key: &str, name: &Nqn| value[key].as_str() == Some(name.as_str());
@@ -169,7 +199,7 @@ fn configured(path: &Path, options: &HostOptions) -> Result<Given, SecretsError>
         let found = places.iter().flatten().find_map(|place| place[name].as_str());
         found.map(|text| Zeroizing::new(text.to_owned()))
     };
-    Ok(Given { secret: key("dhchap_key"), ctrl_secret: key("dhchap_ctrl_key"), source: Source::default() })
+    Ok(Given { secret: key("dhchap_key"), ctrl_secret: key("dhchap_ctrl_key"), ..Given::default() })
 }
 
 impl fmt::Debug for Secrets {
@@ -198,8 +228,9 @@ mod tests {
     #[test]
     fn nvme_cli_s_configuration_is_understood() {
         let directory = tempfile::tempdir().unwrap();
+        let configured = |options: &HostOptions| configured(directory.path(), options);
         let path = directory.path().join("config.json");
-        assert!(!configured(&path, &options()).unwrap().is_said(), "there need not be one");
+        assert!(!configured(&options()).unwrap().has_any(), "there need not be one");
         let text = format!(
             r#"[{{"hostnqn": "nqn.2014-08.org.example:me", "dhchap_key": "{KEY}", "subsystems": [
                 {{"nqn": "nqn.2014-08.org.example:disk", "ports": [
@@ -207,16 +238,21 @@ mod tests {
         );
         for text in [text.clone(), format!(r#"{{"hosts": {text}}}"#)] {
             std::fs::write(&path, text).unwrap();
-            let given = configured(&path, &options()).unwrap();
+            let given = configured(&options()).unwrap();
             assert_eq!(given.secret.as_deref().map(String::as_str), Some(KEY));
             assert_eq!(given.ctrl_secret.as_deref().map(String::as_str), Some("of the port"));
             assert!(!format!("{given:?}").contains("of the port"));
             let mut other = options();
             other.host_nqn = other.nqn;
-            assert!(!configured(&path, &other).unwrap().is_said());
+            assert!(!configured(&other).unwrap().has_any());
         }
+        std::fs::write(directory.path().join("hostkey"), "DHHC-1:00:other:\n").unwrap();
+        let secret = |options: HostOptions| configured(&options).unwrap().secret.unwrap();
+        assert_eq!(secret(options()).as_str(), KEY);
+        let other = HostOptions { host_nqn: options().nqn, ..options() };
+        assert_eq!(secret(other).as_str(), "DHHC-1:00:other:");
         std::fs::write(&path, "{").unwrap();
-        assert!(configured(&path, &options()).is_err());
+        assert!(configured(&options()).is_err());
     }
 
     #[test]
@@ -224,7 +260,7 @@ mod tests {
         let given = |secret: Option<&str>, ctrl_secret: Option<&str>| Given {
             secret: secret.map(|text| Zeroizing::new(text.into())),
             ctrl_secret: ctrl_secret.map(|text| Zeroizing::new(text.into())),
-            source: Source::default(),
+            ..Given::default()
         };
         let keys = |given: &Given| given.source().keys(given);
         assert!(keys(&given(None, None)).unwrap().is_none());

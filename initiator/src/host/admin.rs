@@ -6,11 +6,13 @@ use ironside_common::nvme::log_page::AnaState;
 use ironside_common::nvme::reservation::NotificationLog;
 use ironside_common::nvme::{AdminOpcode, Command};
 use ironside_common::time::Time;
-use ironside_common::verbs::{ConnectParameters, Connections, HostVerbs};
+use ironside_common::verbs::{ConnectParameters, Connections, HostVerbs, Sge};
 use zerocopy::IntoBytes;
 
+use super::authentication::Authentication;
 use super::keep_alive::KeepAlive;
 use super::queue::{Data, Queue, Refusal};
+use super::reauthentication::Reauthentication;
 use super::scan::Scan;
 use super::setup::{Ask, Payload};
 use super::{
@@ -37,7 +39,7 @@ impl Host {
                 self.dialing = Some(qp);
             }
             Ask::Command { queue, command, payload } => {
-                let data = self.payload(&payload);
+                let data = self.payload(self.scratch.page, &payload);
                 self.send(verbs, queue.into(), command, data, Owner::Step, now);
             }
             // Whoever runs us asks for it.
@@ -46,20 +48,40 @@ impl Host {
         }
     }
 
-    /// What has to be computed before connecting goes on, for [`Self::computed`]; nothing most of the time.
-    pub fn next_job(&mut self) -> Option<Job> {
-        match &mut self.phase {
+    /// What has to be computed before an authentication goes on, and by which number [`Self::computed`] is to call it;
+    /// nothing most of the time.
+    pub fn next_job(&mut self) -> Option<(u64, Job)> {
+        let job = match &mut self.phase {
             Phase::Setup(setup) => setup.take_job(),
+            Phase::Live(live) => live.reauthentication.machine().and_then(Authentication::take_job),
             _ => None,
-        }
+        }?;
+        self.jobs += 1;
+        Some((self.jobs, job))
     }
 
-    /// What the last job of [`Self::next_job`] came to.
-    pub fn computed<V: HostVerbs + Connections>(&mut self, verbs: &mut V, outcome: Outcome, now: Time) {
-        let Phase::Setup(setup) = &mut self.phase else { return };
-        if matches!(setup.ask(), Ask::Compute) {
-            setup.computed(outcome);
-            self.drive_setup(verbs, now);
+    /// What the job of this number came to. Too late, it is nobody's: the authentication it was for has ended.
+    pub fn computed<V: HostVerbs + Connections>(
+        &mut self,
+        verbs: &mut V,
+        number: u64,
+        outcome: Outcome,
+        now: Time,
+    ) {
+        match &mut self.phase {
+            _ if number != self.jobs => {}
+            Phase::Setup(setup) => {
+                if matches!(setup.ask(), Ask::Compute) {
+                    setup.computed(outcome);
+                    self.drive_setup(verbs, now);
+                }
+            }
+            Phase::Live(live) => {
+                if let Some(machine) = live.reauthentication.machine() {
+                    machine.computed(outcome);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -174,18 +196,22 @@ impl Host {
         let found = std::mem::take(&mut association.namespaces);
         let access = std::mem::take(&mut association.access);
         let wants_events = association.controller.events.0 != 0;
+        let authenticates = association.keys.is_some();
+        // Others may have come while it was connecting.
+        let is_due = authenticates && association.keys != self.options.keys;
         if self.association.replace(association).is_some() {
             self.counters.reconnects += 1;
         }
-        self.phase = Phase::Live(Live {
+        self.phase = Phase::Live(Box::new(Live {
             keep_alive: KeepAlive::new(self.options.keep_alive_tmo, now),
             scan: None,
             rescan: false,
             reread_access: false,
             notified: false,
             next_timeout_check: now + TIMEOUT_CHECK_INTERVAL,
+            reauthentication: Reauthentication::new(authenticates, is_due),
             close_by: None,
-        });
+        }));
         self.reconnect.succeeded();
         self.take_access(Some(access));
         self.reconcile(found);
@@ -218,29 +244,29 @@ impl Host {
             return;
         }
         let Some(query) = live.scan.as_ref().and_then(Scan::query) else { return };
-        let data = self.payload(&Payload::In(query.length));
+        let data = self.payload(self.scratch.page, &Payload::In(query.length));
         self.send(verbs, 0, query.command, data, Owner::Step, now);
     }
 
-    /// Makes the scratch page ready for a command's data.
-    fn payload(&self, payload: &Payload) -> Data {
+    /// Makes a page of the scratch ready for a command's data.
+    pub(super) fn payload(&self, page: Sge, payload: &Payload) -> Data {
         match payload {
             Payload::None => Data::None,
             Payload::In(length) => {
                 assert!(*length as usize <= IDENTIFY_LENGTH, "a read beyond the page");
-                self.memory.zero(self.scratch.page);
-                Data::In(self.scratch.page.slice(0, *length))
+                self.memory.zero(page);
+                Data::In(page.slice(0, *length))
             }
             Payload::Out(bytes) => {
-                self.memory.zero(self.scratch.page);
+                self.memory.zero(page);
                 let length = u32::try_from(bytes.len()).expect("a message has less than 2 KiB");
-                let place = self.scratch.page.slice(0, length);
+                let place = page.slice(0, length);
                 self.memory.write(place, bytes);
                 Data::Out(place)
             }
             Payload::Connect(data) => {
-                self.memory.write(self.scratch.page, data.as_bytes());
-                Data::Out(self.scratch.page.slice(0, data.as_bytes().len() as u32))
+                self.memory.write(page, data.as_bytes());
+                Data::Out(page.slice(0, data.as_bytes().len() as u32))
             }
         }
     }

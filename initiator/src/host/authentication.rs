@@ -58,7 +58,9 @@ impl Authentication {
                 Ask::Command { queue, command, payload: Payload::In(length) }
             }
             Next::Compute => Ask::Compute,
-            Next::Authenticated | Next::Failed(_) => unreachable!("an authentication which has ended is left"),
+            Next::Authenticated | Next::Failed(_) => {
+                unreachable!("an authentication which has ended is left")
+            }
         }
     }
 

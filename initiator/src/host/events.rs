@@ -66,13 +66,17 @@ impl Host {
             Owner::Step => self.on_step(verbs, finished.result, now),
             Owner::KeepAlive => self.on_keep_alive(verbs, finished.result, now),
             Owner::AsyncEvent => self.on_async_event(verbs, finished.result, now),
+            Owner::Authentication => self.on_authentication(verbs, finished.result, now),
         }
     }
 
     fn on_part(&mut self, part: Part, mark: Mark, result: Result<(), Status>, now: Time) {
         self.counters.commands += 1;
-        if result.is_err() {
+        if let Err(status) = result {
             self.counters.errors += 1;
+            if status.is(Status::AUTHENTICATION_REQUIRED) {
+                self.on_unauthenticated();
+            }
             return self.requests.answered(part, result, now);
         }
         let work = self.requests.work(&part);

@@ -1,4 +1,5 @@
 //! Why a connection ended that should not have, and why one could not be made.
+use ironside_common::auth::HostError;
 use ironside_common::verbs::WcStatus;
 
 use super::Refusal;
@@ -30,6 +31,8 @@ pub enum Fault {
     KeepAlive(u32),
     #[error("keep-alive was refused: {0}")]
     KeepAliveRefused(Refusal),
+    #[error("authenticating again: {0}")]
+    Authentication(HostError),
     #[error("the admin queue has no room")]
     NoRoom,
     #[error("a command was not answered within {0} s")]

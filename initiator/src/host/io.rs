@@ -13,7 +13,7 @@ use crate::volume::{IoError, Operation};
 impl Host {
     /// Sends parts while there are some and queues have room.
     pub(super) fn issue<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) -> bool {
-        let mut any = false;
+        let mut any = self.send_authentication(verbs, now);
         while matches!(self.phase, Phase::Live(_)) {
             let Some(queue) = self.queue_with_room() else { break };
             let Some(part) = self.requests.next_part(now) else { break };
@@ -59,7 +59,7 @@ impl Host {
 
     fn check_timeouts<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
         let limit = self.options.io_timeout;
-        let counts = |owner: &Owner| matches!(owner, Owner::Part(..) | Owner::Step);
+        let counts = |owner: &Owner| matches!(owner, Owner::Part(..) | Owner::Step | Owner::Authentication);
         let oldest = self.queues.iter().filter_map(|queue| queue.oldest(counts)).min();
         if oldest.is_some_and(|sent| now.since(sent) >= limit) {
             self.lose(verbs, Fault::CommandTimeout(limit.as_secs()), now);

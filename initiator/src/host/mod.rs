@@ -27,6 +27,7 @@ mod namespace;
 mod options;
 mod passed;
 mod queue;
+mod reauthentication;
 mod reconnect;
 mod requests;
 mod scan;
@@ -49,6 +50,7 @@ use ending::Then;
 use keep_alive::KeepAlive;
 use marks::{Mark, Marks};
 use queue::Queue;
+use reauthentication::Reauthentication;
 use reconnect::{Reconnect, ReconnectPolicy};
 use requests::{Part, Requests};
 use scan::Scan;
@@ -88,6 +90,10 @@ pub enum HostEvent {
     AccessChanged,
     /// Another host did something to reservations which this one shares.
     Notified(ReservationNotice),
+    /// So many queues have authenticated again.
+    Reauthenticated { queues: u16 },
+    /// They have not, and nothing else has changed: whether the connection goes on is the controller's to say.
+    ReauthenticationFailed(ConnectError),
 }
 
 /// One entry of the log of reservation notifications.
@@ -134,6 +140,8 @@ enum Owner {
     Step,
     KeepAlive,
     AsyncEvent,
+    /// A message of an authentication while the association stands.
+    Authentication,
     /// With what its memory was marked, if it reads.
     Part(Part, Mark),
 }
@@ -142,7 +150,7 @@ enum Owner {
 enum Phase {
     Idle,
     Setup(Box<Setup>),
-    Live(Live),
+    Live(Box<Live>),
     /// The controller was asked to shut down.
     Shutdown {
         give_up_at: Time,
@@ -168,6 +176,7 @@ struct Live {
     /// So it did, of reservations.
     notified: bool,
     next_timeout_check: Time,
+    reauthentication: Reauthentication,
     /// Asked to close: when to stop waiting for commands in flight.
     close_by: Option<Time>,
 }
@@ -194,6 +203,8 @@ pub struct Host {
     requests: Requests,
     marks: Marks,
     reconnect: Reconnect,
+    /// Jobs given out so far.
+    jobs: u64,
     closing: bool,
     events: VecDeque<HostEvent>,
     counters: Counters,
@@ -228,6 +239,7 @@ impl Host {
             requests: Requests::new(options.requests, commands, options.one_of_many),
             marks: Marks::new(options.host_id),
             reconnect: Reconnect::new(policy),
+            jobs: 0,
             closing: false,
             events: VecDeque::new(),
             counters: Counters::default(),
@@ -433,7 +445,7 @@ impl Host {
     }
 
     fn awaits_answers(&self, live: &Live) -> bool {
-        live.scan.is_some() || self.commands_in_flight() > 0
+        live.scan.is_some() || live.reauthentication.is_under_way() || self.commands_in_flight() > 0
     }
 
     /// Ends everything that waits, and all that will come, with `error`.
@@ -472,6 +484,8 @@ impl Volume for HostVolume<'_> {
 struct Scratch {
     /// For the data of the one admin or Connect command under way.
     page: Sge,
+    /// Of the same size, for messages of an authentication beside others.
+    authentication: Sge,
     /// Room for the range of one discard for each command there can be.
     ranges: Sge,
 }
@@ -483,8 +497,12 @@ impl Scratch {
     fn new(memory: &Memory, commands: usize) -> std_io::Result<Self> {
         const PAGE: usize = IDENTIFY_LENGTH;
         let ranges = commands * Self::RANGE_LENGTH as usize;
-        let lkey = memory.register(Region::new(PAGE + ranges.next_multiple_of(PAGE))?);
+        let lkey = memory.register(Region::new(2 * PAGE + ranges.next_multiple_of(PAGE))?);
         let ranges = u32::try_from(ranges).map_err(std_io::Error::other)?;
-        Ok(Self { page: memory.sge(lkey, 0, PAGE as u32), ranges: memory.sge(lkey, PAGE as u64, ranges) })
+        Ok(Self {
+            page: memory.sge(lkey, 0, PAGE as u32),
+            authentication: memory.sge(lkey, PAGE as u64, PAGE as u32),
+            ranges: memory.sge(lkey, 2 * PAGE as u64, ranges),
+        })
     }
 }

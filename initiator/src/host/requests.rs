@@ -310,6 +310,10 @@ fn may_retry(status: Status) -> bool {
         Status::NAMESPACE_NOT_READY,
         Status::INTERNAL_PATH_ERROR,
     ];
+    // Whoever says this is being authenticated to meanwhile, which changes what the same command comes to.
+    if status.is(Status::AUTHENTICATION_REQUIRED) {
+        return true;
+    }
     !status.dnr() && RETRYABLE.iter().any(|retryable| status.is(*retryable))
 }
 

@@ -1,8 +1,9 @@
 //! Making an association: from the first connection to the last namespace, one step at a time, as a machine
 //! which says what to do next ([`Setup::ask`]) and is told how it went. Every step has a deadline.
+use std::sync::Arc;
 use std::time::Duration;
 
-use ironside_common::auth::{Job, Outcome};
+use ironside_common::auth::{Job, Keys, Outcome};
 use ironside_common::nvme::admin::{Cns, Identify, SetFeatures};
 use ironside_common::nvme::bits::{bit, bits};
 use ironside_common::nvme::fabrics::{
@@ -73,6 +74,8 @@ pub(super) struct Association {
     pub discovered: DiscoveryLog,
     pub round_trips: Vec<Duration>,
     pub answer: Answer,
+    /// What it authenticated by, if the controller asked for that.
+    pub keys: Option<Arc<Keys>>,
 }
 
 #[derive(Debug)]
@@ -119,6 +122,7 @@ pub(super) struct Setup {
     discovered: DiscoveryLog,
     round_trips: Vec<Duration>,
     answer: Answer,
+    authenticates: bool,
 }
 
 impl Setup {
@@ -141,6 +145,7 @@ impl Setup {
             discovered: DiscoveryLog::default(),
             round_trips: Vec::new(),
             answer: Answer::default(),
+            authenticates: false,
         }
     }
 
@@ -328,6 +333,7 @@ impl Setup {
             discovered: self.discovered,
             round_trips: self.round_trips,
             answer: self.answer,
+            keys: self.options.keys.filter(|_| self.authenticates),
         }
     }
 
@@ -367,6 +373,7 @@ impl Setup {
                 return Err(Incompatible::ReservedController(response.cntlid).into());
             }
             self.cntlid = response.cntlid;
+            self.authenticates = response.authentication_required;
         }
         match (&self.options.keys, response.authentication_required) {
             (None, true) => Err(ConnectError::AuthenticationRequired),

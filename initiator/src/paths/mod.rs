@@ -16,9 +16,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use ironside_common::auth::{Job, Outcome};
+use ironside_common::auth::{Job, Keys, Outcome};
 use ironside_common::memory::Memory;
 use ironside_common::nvme::log_page::AnaState;
 use ironside_common::time::Time;
@@ -63,6 +64,13 @@ struct Path {
     /// Why nothing of it is used although it is connected.
     unfit: Option<&'static str>,
     last_error: Option<String>,
+}
+
+/// A job of one path.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct JobName {
+    path: usize,
+    number: u64,
 }
 
 /// A request under way.
@@ -306,20 +314,28 @@ impl Paths {
         self.paths.iter_mut().for_each(|path| path.host.fail_fast());
     }
 
-    /// What a path has to have computed before it goes on connecting, and which path.
-    pub fn next_job(&mut self) -> Option<(usize, Job)> {
-        self.paths.iter_mut().enumerate().find_map(|(index, path)| Some((index, path.host.next_job()?)))
+    /// What a path has to have computed before it goes on authenticating, and what it is called.
+    pub fn next_job(&mut self) -> Option<(JobName, Job)> {
+        self.paths.iter_mut().enumerate().find_map(|(path, one)| {
+            let (number, job) = one.host.next_job()?;
+            Some((JobName { path, number }, job))
+        })
     }
 
-    /// What the job of a path came to.
+    /// What the job of this name came to.
     pub fn computed<V: HostVerbs + Connections>(
         &mut self,
         verbs: &mut V,
-        path: usize,
+        name: JobName,
         outcome: Outcome,
         now: Time,
     ) {
-        self.paths[path].host.computed(verbs, outcome, now);
+        self.paths[name.path].host.computed(verbs, name.number, outcome, now);
+    }
+
+    /// How many associations will authenticate again by these secrets: see [`Host::rekey`].
+    pub fn rekey(&mut self, keys: &Arc<Keys>) -> usize {
+        self.paths.iter_mut().filter_map(|path| path.host.rekey(Arc::clone(keys)).then_some(())).count()
     }
 
     /// The volume of this index.
@@ -492,6 +508,8 @@ impl Paths {
             HostEvent::NamespaceChanged(_)
             | HostEvent::NamespaceAdded(_)
             | HostEvent::Notified(_)
+            | HostEvent::Reauthenticated { .. }
+            | HostEvent::ReauthenticationFailed(_)
             | HostEvent::Closed => {}
         }
         if self.paths.len() > 1 && event == HostEvent::Connected {

@@ -2,7 +2,8 @@
 use std::sync::Arc;
 
 use ironside_common::auth::{Explanation, HostError, Keys};
-use ironside_initiator::host::{ConnectError, HostEvent, HostOptions};
+use ironside_initiator::host::{ConnectError, Fault, HostEvent, HostOptions};
+use ironside_initiator::volume::Operation;
 
 use crate::initiator::{Answer, CNTLID, Command, Initiator, Script};
 use crate::prover::{OTHER_SECRET, SECRET, hmac, key, other_key};
@@ -70,6 +71,24 @@ pub(crate) const ROWS: &[Requirement] = &[
         "NVMe Base 2.2, 8.3.4.2",
         "each queue authenticates before any other command is sent on it, by a transaction of its own",
         each_queue,
+    ),
+    row(
+        "host-auth-11",
+        "NVMe Base 2.2, 8.3.4.2",
+        "by another secret each queue authenticates again while commands go on, by transactions not used before",
+        again_while_connected,
+    ),
+    row(
+        "host-auth-12",
+        "NVMe Base 2.2, 8.3.4.5.5; ours",
+        "a controller which does not prove itself the second time is left; one that refuses us says itself what follows",
+        again_without_success,
+    ),
+    row(
+        "host-auth-13",
+        "NVMe Base 2.2, 3.3.3.2.1; ours",
+        "a command refused for want of authentication has its queue's host authenticate, and is sent again",
+        asked_for_again,
     ),
 ];
 
@@ -209,15 +228,19 @@ fn one_way() {
         let said = said(&initiator);
         assert_eq!(said.len(), 2);
         let (t_id, length) = (&said[0].data[4..6], LENGTHS[usize::from(hash)]);
-        let words: [&[u8]; 5] = [&[0], b"HostHost", HOST.as_bytes(), &[0], OPEN.as_bytes()];
-        let challenge = c1(hash);
-        let r1 = hmac(hash, &key(), &[&[&challenge[..], &SEQUENCE, t_id][..], &words].concat());
+        let r1 = r1(hash, t_id, &key());
         let mut expected = vec![1, 2, 0, 0, t_id[0], t_id[1], length as u8];
         expected.resize(16, 0);
         expected.extend(r1);
         expected.resize(16 + 2 * length, 0);
         assert_eq!(*said[1].data, expected);
     }
+}
+
+/// R1 under this key.
+fn r1(hash: u8, t_id: &[u8], key: &[u8]) -> Vec<u8> {
+    let words: [&[u8]; 5] = [&[0], b"HostHost", HOST.as_bytes(), &[0], OPEN.as_bytes()];
+    hmac(hash, key, &[&[&c1(hash)[..], &SEQUENCE, t_id][..], &words].concat())
 }
 
 fn both_ways() {
@@ -316,4 +339,84 @@ fn each_queue() {
     transactions.sort_unstable();
     transactions.dedup();
     assert_eq!(transactions.len(), count);
+}
+
+/// The messages of the authentication under way: of two each, the first negotiates.
+fn of_the_last<'a, 'b>(said: &'b [&'a Command]) -> &'b [&'a Command] {
+    &said[(said.len() - 1) & !1..]
+}
+
+/// Yes, however often it is asked.
+fn says_yes_again(said: &[&Command]) -> Vec<u8> {
+    says_yes(of_the_last(said))
+}
+
+fn other_keys(has_controller: bool) -> Arc<Keys> {
+    let [host, controller] = [OTHER_SECRET, SECRET].map(|secret| secret.parse().expect("a secret"));
+    Arc::new(Keys { host, controller: has_controller.then_some(controller) })
+}
+
+fn again_while_connected() {
+    let mut initiator = start(says_yes_again, with_secret);
+    assert!(is_connected(&initiator));
+    let (queues, before) = (initiator.queues.len(), initiator.commands.len());
+    assert!(initiator.host.rekey(other_keys(false)));
+    initiator.submit(Operation::Read, 0, 4096);
+    let expected = HostEvent::Reauthenticated { queues: queues as u16 };
+    assert_eq!(initiator.events.last(), Some(&expected));
+    assert!(matches!(&initiator.completed[..], [one] if one.result.is_ok()), "{:?}", initiator.completed);
+    let mut transactions = Vec::new();
+    for qid in 0..queues {
+        let sends = initiator.sent(qid, 0x7F).into_iter().filter(|command| command.sqe[4] == 5);
+        let said: Vec<_> = sends.collect();
+        assert_eq!(said.len(), 4);
+        let t_id = &said[2].data[4..6];
+        assert_eq!(said[3].data[16..48], r1(1, t_id, &other_key())[..]);
+        transactions.extend([said[0].data[4..6].to_vec(), t_id.to_vec()]);
+    }
+    assert!(initiator.commands[before..].iter().all(|command| command.sqe[4] != 1), "no Connect");
+    transactions.sort_unstable();
+    transactions.dedup();
+    assert_eq!(transactions.len(), 2 * queues);
+}
+
+fn again_without_success() {
+    let mut initiator = start(says_yes_again, with_secret);
+    assert!(initiator.host.rekey(other_keys(true)));
+    initiator.run();
+    assert_eq!(*initiator.lost(), Fault::Authentication(HostError::WrongController));
+
+    let says: Says = |said| if said.len() > 2 { failure(&said[2..]) } else { says_yes(said) };
+    let mut initiator = start(says, with_secret);
+    assert!(initiator.host.rekey(other_keys(false)));
+    initiator.submit(Operation::Read, 0, 4096);
+    let Some(HostEvent::ReauthenticationFailed(ConnectError::Authentication { error, .. })) =
+        initiator.events.last()
+    else {
+        panic!("{:?}", initiator.events)
+    };
+    assert_eq!(*error, HostError::Refused(Explanation(1)));
+    assert!(matches!(&initiator.completed[..], [one] if one.result.is_ok()));
+    // Whoever asks for no authentication is not bothered with one.
+    let mut initiator = Initiator::start(Script::default(), with_secret);
+    assert!(!initiator.host.rekey(other_keys(false)));
+}
+
+fn asked_for_again() {
+    let answer: fn(&Command) -> Option<Answer> = |command| {
+        let required = Answer { status: 0x191 << 1 | 0x8000, ..Answer::default() };
+        match (command.sqe[0], command.sqe[4]) {
+            (0x7F, 1) => Some(Answer::result(2 << 16 | u64::from(CNTLID))),
+            (0x02, _) if command.qid > 0 => Some(required),
+            _ => None,
+        }
+    };
+    let script = Script { answer, says: says_yes_again, ..Script::default() };
+    let mut initiator = Initiator::start(script, with_secret);
+    initiator.submit(Operation::Read, 0, 4096);
+    initiator.script.answer = |_| None;
+    initiator.wait(std::time::Duration::from_millis(200));
+    assert_eq!(initiator.sent(1, 0x02).len(), 2);
+    assert!(matches!(&initiator.completed[..], [one] if one.result.is_ok()), "{:?}", initiator.completed);
+    assert!(initiator.events.contains(&HostEvent::Reauthenticated { queues: 2 }), "{:?}", initiator.events);
 }

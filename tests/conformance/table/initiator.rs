@@ -249,8 +249,8 @@ impl Initiator {
                 busy = true;
             }
             busy |= self.host.turn(&mut self.soft, self.now);
-            while let Some(job) = self.host.next_job() {
-                self.host.computed(&mut self.soft, job.run(&mut Counted), self.now);
+            while let Some((number, job)) = self.host.next_job() {
+                self.host.computed(&mut self.soft, number, job.run(&mut Counted), self.now);
                 busy = true;
             }
             busy |= self.soft.flush(self.now);

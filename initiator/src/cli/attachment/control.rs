@@ -30,6 +30,8 @@ pub(crate) enum Question {
     },
     /// What its controllers have told of reservations.
     Notifications,
+    /// Secrets are others now.
+    Rekey,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -42,6 +44,14 @@ pub(crate) enum Answer {
     InUse(Vec<crate::export::usage::Use>),
     /// Oldest first.
     Notifications(Vec<crate::host::ReservationNotice>),
+    /// So many queues have authenticated again; others still do if it `goes_on`.
+    Rekeyed {
+        queues: u16,
+        goes_on: bool,
+    },
+    NotRekeyed {
+        why: String,
+    },
 }
 
 /// How an attachment is.

@@ -3,6 +3,7 @@
 //! The main thread makes the connection and the exports, says that the volume is ready, and then waits for
 //! signals, questions and news of the reactor, which runs in a thread of its own.
 mod offer;
+mod rekey;
 mod setup;
 mod ways;
 
@@ -10,9 +11,12 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 use std::time::Duration;
 
+use ironside_common::auth::Keys;
 use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use tracing::{info, warn};
 
@@ -89,6 +93,9 @@ struct Daemon {
     signals: SignalFd,
     /// Of reservations, oldest first.
     notices: VecDeque<ReservationNotice>,
+    /// What the command line said of secrets, and those there are.
+    given: Given,
+    keys: Option<Arc<Keys>>,
 }
 
 impl Daemon {
@@ -110,8 +117,11 @@ impl Daemon {
         let started = Self::start_in(&claim, &specification, &given, before.as_ref());
         match started {
             Ok((attachment, attached, offer, control, signals)) => {
-                let notices = VecDeque::new();
-                Ok(Self { attachment, claim, attached, offer, control, signals, notices })
+                let (notices, keys) = (VecDeque::new(), None);
+                let mut daemon =
+                    Self { attachment, claim, attached, offer, control, signals, notices, given, keys };
+                daemon.remember_secrets()?;
+                Ok(daemon)
             }
             Err(error) => {
                 // The error says more than a failure to tidy up would; what was taken over stays for another attempt.
@@ -158,6 +168,10 @@ impl Daemon {
     fn serve(mut self) -> Result<(), CliError> {
         loop {
             match self.wait()? {
+                News::Signal if self.signal() == Some(Signal::SIGHUP) => {
+                    info!("told to read secrets again");
+                    self.rekey();
+                }
                 News::Signal => {
                     info!("told to end by a signal");
                     self.offer.sync(SYNC_PATIENCE);
@@ -198,20 +212,35 @@ impl Daemon {
         })
     }
 
+    /// Which one came.
+    fn signal(&mut self) -> Option<Signal> {
+        let read = self.signals.read_signal().ok().flatten()?;
+        Signal::try_from(i32::try_from(read.ssi_signo).ok()?).ok()
+    }
+
     /// Looks what became of the association. Its reactor writes the log.
     fn follow(&mut self) {
-        let mut changed = false;
+        let (mut changed, mut lost) = (false, false);
         while let Ok(event) = self.attached.next_event(Duration::ZERO) {
             changed |= matches!(event, HostEvent::Connected | HostEvent::NamespaceChanged(_));
-            if let HostEvent::Notified(notice) = event {
-                if self.notices.len() == NOTICES_MAX {
-                    self.notices.pop_front();
-                }
-                self.notices.push_back(notice);
-            }
+            lost |= matches!(event, HostEvent::Lost(_) | HostEvent::AttemptFailed(_));
+            self.note(event);
         }
         if changed {
             self.condition();
+        }
+        if lost && self.keys.is_some() {
+            self.refresh_secrets();
+        }
+    }
+
+    /// Keeps what others may ask for later.
+    fn note(&mut self, event: HostEvent) {
+        if let HostEvent::Notified(notice) = event {
+            if self.notices.len() == NOTICES_MAX {
+                self.notices.pop_front();
+            }
+            self.notices.push_back(notice);
         }
     }
 
@@ -251,6 +280,7 @@ impl Daemon {
                 self.follow();
                 Answer::Notifications(self.notices.iter().copied().collect())
             }
+            Question::Rekey => self.rekey(),
             Question::Detach { force } => {
                 let uses = if force { Vec::new() } else { self.uses() };
                 ends = uses.is_empty();

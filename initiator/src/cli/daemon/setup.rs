@@ -35,7 +35,7 @@ pub(super) fn close_stdout() -> io::Result<()> {
     Ok(dup2_stdout(&null)?)
 }
 
-/// The signals which tell the process to end, to be read from a descriptor by it alone. Called before there
+/// The signals which tell the process to end or to read secrets again, to be read from a descriptor by it alone. Called before there
 /// are other threads, which inherit that they do not get them.
 pub(super) fn signals() -> io::Result<SignalFd> {
     let mut signals = SigSet::empty();
