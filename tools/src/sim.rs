@@ -21,7 +21,7 @@ pub(crate) struct Sim {
     /// How long to try seeds.
     #[arg(long)]
     seconds: Option<u64>,
-    /// Which world: the simulated fabric, iWARP streams over byte pipes, or both in turn.
+    /// Which world: the simulated fabric, iWARP streams over byte pipes, both in turn, or paths to two targets.
     #[arg(long, value_enum, default_value = "both")]
     world: Which,
 }
@@ -30,6 +30,7 @@ pub(crate) struct Sim {
 enum Which {
     Fabric,
     Streams,
+    Paths,
     Both,
 }
 
@@ -38,6 +39,7 @@ impl Which {
         match self {
             Self::Fabric => world::run(seed),
             Self::Streams => world::run_streams(seed),
+            Self::Paths => world::run_paths(seed),
             Self::Both if seed.is_multiple_of(2) => world::run(seed),
             Self::Both => world::run_streams(seed),
         }

@@ -1,4 +1,4 @@
-//! The drives of a world, shared by all reactors of its target. They outlive the target.
+//! The drives of a world, shared by all reactors of its targets. They outlive those.
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -19,7 +19,16 @@ pub(super) struct Disks {
     next_share: u32,
     /// What is to end early: whose it is, and its token.
     cancelled: BTreeSet<(u32, u64)>,
+    /// Whether some operations take far longer than others: what a host has given up may well be among them.
+    pub(super) some_are_slow: bool,
+    /// Those which do: whose they are, and their tokens.
+    slow: BTreeSet<(u32, u64)>,
+    asked: u64,
 }
+
+/// Of the operations, where some are slow, one in so many is; and how often it ends when it might, in percent.
+const SLOW_EVERY: u64 = 5;
+const SLOW: u32 = 3;
 
 #[derive(Debug)]
 struct Drive {
@@ -77,11 +86,24 @@ impl Disks {
     /// Ends one operation, which fails in `fails` percent of all cases. False if there is none.
     pub(super) fn complete_one(&mut self, choices: &mut impl Choices, fails: u32) -> bool {
         let Ok(count @ 1..) = u32::try_from(self.pending()) else { return false };
-        let mut index = choices.below(count) as usize;
+        let index = choices.below(count) as usize;
+        let owners = self.drives.iter().flat_map(|drive| drive.owners.iter().zip(drive.medium.pending()));
+        let name = owners.map(|(&owner, pending)| (owner, pending.token.to_bits())).nth(index);
+        let is_slow = name.is_some_and(|name| self.slow.contains(&name));
+        if !is_slow || choices.chance(SLOW) {
+            self.complete(index, choices, fails);
+        }
+        true
+    }
+
+    /// Ends the operation of this number among all.
+    fn complete(&mut self, mut index: usize, choices: &mut impl Choices, fails: u32) {
         for drive in &mut self.drives {
             if index < drive.owners.len() {
                 let pending = &drive.medium.pending()[index];
-                let is_cancelled = self.cancelled.remove(&(drive.owners[index], pending.token.to_bits()));
+                let name = (drive.owners[index], pending.token.to_bits());
+                self.slow.remove(&name);
+                let is_cancelled = self.cancelled.remove(&name);
                 let outcome = match is_cancelled && choices.chance(70) {
                     true => {
                         Outcome::Failure { blocks: choices.below(4).into(), error: BlockError::Cancelled }
@@ -96,21 +118,39 @@ impl Disks {
                 if let Some(queue) = self.done.get_mut(&owner) {
                     queue.push_back(done);
                 }
-                return true;
+                return;
             }
             index -= drive.owners.len();
         }
         unreachable!("the index is below the number of operations");
     }
 
-    /// The target's process is gone: each thing it had under way happens now, wholly, in part or not at all,
+    /// A target's process is gone: each thing that these shares had under way happens now, wholly, in part or not at all,
     /// as the kernel ends it with the process.
-    pub(super) fn process_gone(&mut self, choices: &mut impl Choices) {
-        while self.complete_one(choices, 50) {}
+    pub(super) fn process_gone(&mut self, shares: &[u32], choices: &mut impl Choices) {
+        let next = |disks: &Self| {
+            let mut owners = disks.drives.iter().flat_map(|drive| &drive.owners);
+            owners.position(|owner| shares.contains(owner))
+        };
+        while let Some(index) = next(self) {
+            self.complete(index, choices, 50);
+        }
+    }
+
+    /// What each block of a drive is filled with.
+    pub(super) fn contents(&self, uuid: Uuid) -> Vec<u64> {
+        let drive = self.drives.iter().find(|drive| drive.uuid == uuid).expect("a drive of the world");
+        let blocks = drive.medium.size() / u64::from(super::BLOCK_SIZE);
+        let word = |block| {
+            let bytes = drive.medium.block(block);
+            u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
+        };
+        (0..blocks).map(word).collect()
     }
 
     /// The power goes: what was not flushed is lost at will.
     pub(super) fn power_loss(&mut self, choices: &mut impl Choices) {
+        self.slow.clear();
         for drive in &mut self.drives {
             drive.owners.clear();
             drive
@@ -196,6 +236,10 @@ impl Medium for Share {
     fn submit(&mut self, token: Token, namespace: usize, operation: Operation) {
         assert!(!self.detached.contains(&namespace), "an operation on a drive which was let go of");
         let mut disks = self.disks.borrow_mut();
+        disks.asked += 1;
+        if disks.some_are_slow && disks.asked.is_multiple_of(SLOW_EVERY) {
+            disks.slow.insert((self.number, token.to_bits()));
+        }
         let drive = &mut disks.drives[namespace];
         assert!(!drive.closed, "an operation on a drive to which no way leads");
         drive.medium.submit(&self.memory, token, operation);

@@ -1,4 +1,4 @@
-//! One host of a world: the initiator's machine, and a workload which knows what every answer may be.
+//! One host of a world: the initiator's machines, one for each path, and a workload which knows what every answer may be.
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -11,8 +11,9 @@ use ironside_common::nvme::{Nqn, Status, StatusType};
 use ironside_common::provider::sim::Choices;
 use ironside_common::time::Time;
 use ironside_common::verbs::{Registration, Sge, Verbs};
-use ironside_initiator::host::{Host, HostEvent, HostOptions};
-use ironside_initiator::volume::{Completed, IoError, Operation, Request};
+use ironside_initiator::host::{HostEvent, HostOptions};
+use ironside_initiator::paths::{Paths, Policy};
+use ironside_initiator::volume::{Completed, IoError, Operation, Request, State};
 use uuid::Uuid;
 
 use super::BLOCK_SIZE;
@@ -28,12 +29,14 @@ const BLOCKS_MAX: u32 = 40;
 
 pub(super) struct HostSide<F: Fabric> {
     number: u8,
-    host: Host,
+    host: Paths,
     provider: F::Provider,
     memory: Rc<Memory>,
     pool: Rc<Pool>,
     /// Whether requests bring memory of their own, which is registered where it lies and gone with them.
     in_place: bool,
+    /// Whether a few blocks are written again and again, so that an old write has a newer one to ruin.
+    rewrites: bool,
     outstanding: BTreeMap<u64, Outstanding>,
     next_tag: u64,
     /// Requests which ended well.
@@ -76,7 +79,7 @@ impl<F: Fabric> HostSide<F> {
     pub(super) fn new(
         fabric: &mut F,
         number: u8,
-        target: SocketAddr,
+        targets: &[SocketAddr],
         nqn: Nqn,
         now: Time,
         choices: &mut impl Choices,
@@ -101,9 +104,13 @@ impl<F: Fabric> HostSide<F> {
             ctrl_loss_tmo: None,
             max_transfer: MAX_TRANSFER,
             requests: 32,
-            ..HostOptions::new(target, nqn, host_nqn, id)
+            ..HostOptions::new(targets[0], nqn, host_nqn, id)
         };
-        let mut host = Host::new(options, Rc::clone(&memory)).expect("address space is plenty");
+        let policy = match targets.len() {
+            1 => Policy::default(),
+            _ => [Policy::QueueDepth, Policy::RoundRobin, Policy::Numa][choices.below(3) as usize],
+        };
+        let mut host = Paths::new(&options, targets, policy, &memory).expect("address space is plenty");
         host.start(&mut provider, now);
         Self {
             number,
@@ -112,6 +119,7 @@ impl<F: Fabric> HostSide<F> {
             memory,
             pool,
             in_place: choices.chance(30),
+            rewrites: targets.len() > 1,
             outstanding: BTreeMap::new(),
             next_tag: 0,
             succeeded: 0,
@@ -130,8 +138,8 @@ impl<F: Fabric> HostSide<F> {
             busy = true;
             self.on_completed(completed, shadows);
         }
-        while let Some(event) = self.host.next_event() {
-            super::trace(|| format!("host {} {event:?}", self.number));
+        while let Some((path, event)) = self.host.next_event() {
+            super::trace(|| format!("host {} path {path} {event:?}", self.number));
             if let HostEvent::Failed(error) = event {
                 self.first_connect_failed(error);
             }
@@ -156,9 +164,13 @@ impl<F: Fabric> HostSide<F> {
         let index = own[choices.below(own.len() as u32) as usize];
         let disk = namespaces[index].nsid as usize - 1;
         let size = (namespaces[index].geometry.size / u64::from(BLOCK_SIZE)) as u32;
-        let most = if choices.chance(20) { BLOCKS_MAX } else { 9 };
+        let (most, within) = match self.rewrites && choices.chance(60) {
+            true => (3, 8),
+            false if choices.chance(20) => (BLOCKS_MAX, size),
+            false => (9, size),
+        };
         let count = 1 + choices.below(most);
-        let first = choices.below(size - count) as usize;
+        let first = choices.below(within - count) as usize;
         let blocks = first..first + count as usize;
         let Some((operation, what)) = pick(&mut shadows[disk], blocks.clone(), choices) else { return false };
         let length = count * BLOCK_SIZE;
@@ -224,7 +236,10 @@ impl<F: Fabric> HostSide<F> {
         let in_one = |write: &Write| write.blocks.len() as u32 * BLOCK_SIZE <= MAX_TRANSFER;
         let is_path = |status: Status| status.status_type() == StatusType::Path;
         let refused_whole = matches!(completed.result, Err(IoError::Refused(status)) if is_path(status))
-            && self.host.counters().reconnects == 0
+            && self
+                .host
+                .hosts()
+                .all(|host| host.counters().reconnects == 0 && host.state() == State::Connected)
             && matches!(&what, What::Write { write, .. } if in_one(write));
         self.succeeded += u64::from(succeeded);
         self.failed += u64::from(!succeeded);

@@ -17,7 +17,9 @@
 //!     of a host is at a medium once an answer says that it must not be;
 //! 12. once a namespace is kept from a host, and what had begun has ended, nothing of that host is at its drive;
 //! 13. a limit is never exceeded by more than one command, nobody waits for a limit which is not used up, and nothing
-//!     limited comes to a drive before its turn.
+//!     limited comes to a drive before its turn;
+//! 14. where hosts have a path to each of two targets, an old write which one of them still has never lands after a newer
+//!     one that came by the other: in the end the drives themselves hold what (2) says.
 //!
 //! (4), (5) and the slots and credits of (3) are asserted by the fabric and the queue pairs themselves.
 mod agreement;
@@ -26,6 +28,7 @@ mod disk;
 mod fabric;
 mod host;
 mod limits;
+mod paths;
 mod pipe;
 mod raw;
 mod report;
@@ -56,6 +59,7 @@ use self::claimant::{Claimant, SHARED, SHARED_BLOCKS};
 use self::disk::Disks;
 use self::fabric::Fabric;
 use self::host::HostSide;
+pub use self::paths::run_paths;
 use self::pipe::Pipes;
 use self::raw::host_id;
 pub use self::report::Report;
@@ -257,7 +261,7 @@ impl<F: Fabric> World<F> {
         target.start(&mut fabric, now, &served.catalog(address, None), choices);
         let hosts = 1 + choices.below(host::HOSTS_MAX.into()) as u8;
         let hosts = (0..hosts)
-            .map(|number| HostSide::new(&mut fabric, number, address, nqn(), now, choices))
+            .map(|number| HostSide::new(&mut fabric, number, &[address], nqn(), now, choices))
             .collect();
         let mut faults = Faults::draw(choices);
         if !is_limited {
@@ -437,7 +441,7 @@ impl<F: Fabric> World<F> {
                 self.disks.borrow_mut().power_loss(choices);
                 self.shadows.iter_mut().for_each(Shadow::power_lost);
             } else {
-                self.disks.borrow_mut().process_gone(choices);
+                self.disks.borrow_mut().process_gone(&self.target.shares(), choices);
             }
             self.target.kill(&mut self.fabric, choices);
             self.agreement.target_gone();

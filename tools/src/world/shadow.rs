@@ -112,13 +112,19 @@ impl Shadow {
             let block = &mut self.blocks[at];
             block.readers -= 1;
             if let Some(contents) = contents {
-                let found = contents[index];
-                let last = block.versions.iter().rposition(|version| version.acknowledged);
-                let allowed = &block.versions[last.expect("the first version counts as acknowledged")..];
-                let possible = allowed.iter().any(|version| version.content == found);
-                assert!(possible, "block {at} reads as {found}, which is none of {allowed:?}");
+                self.check(at, contents[index]);
             }
         }
+    }
+
+    /// # Panics
+    /// If a block holds what it cannot hold.
+    pub(super) fn check(&self, at: usize, found: u64) {
+        let versions = &self.blocks[at].versions;
+        let last = versions.iter().rposition(|version| version.acknowledged);
+        let allowed = &versions[last.expect("the first version counts as acknowledged")..];
+        let possible = allowed.iter().any(|version| version.content == found);
+        assert!(possible, "block {at} reads as {found}, which is none of {allowed:?}");
     }
 
     /// What is acknowledged now: a flush which begins now has to keep it.

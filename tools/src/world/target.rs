@@ -1,4 +1,4 @@
-//! The target of a world: its reactors, the messages between them, and the drives below.
+//! A target of a world: its reactors, the messages between them, and the drives below.
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -98,6 +98,11 @@ impl<F: Fabric> Target<F> {
         fabric.set_listening(self.address, false);
         self.reactors.clear();
         self.letters.clear();
+    }
+
+    /// Its reactors' shares of the drives.
+    pub(super) fn shares(&self) -> Vec<u32> {
+        self.reactors.iter().map(|reactor| reactor.share).collect()
     }
 
     pub(super) fn is_running(&self) -> bool {
