@@ -22,6 +22,14 @@ pub enum Operation {
     Discard,
 }
 
+impl Operation {
+    /// Whether what it does shows when it is done again later.
+    #[must_use]
+    pub const fn changes(self) -> bool {
+        !matches!(self, Self::Read | Self::Flush)
+    }
+}
+
 /// One request to a volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Request {

@@ -1,9 +1,9 @@
 //! What a controller says of itself, checked: the conditions under which a Linux host would use it, and the
 //! limits they leave us.
-use ironside_common::nvme::Nqn;
 use ironside_common::nvme::feature::EventMask;
 use ironside_common::nvme::identify::{self, Cmic, ControllerType, Oncs, Sgls};
 use ironside_common::nvme::property::Capabilities;
+use ironside_common::nvme::{Nqn, text};
 
 use super::error::Incompatible;
 use super::namespace::{ControllerLimits, IDENTIFY_LENGTH};
@@ -16,6 +16,9 @@ const CAPSULE_UNIT: u32 = 16;
 const COMMAND_LENGTH: u32 = 64;
 /// More data than this is never put behind a command, whatever the controller would take.
 const IN_CAPSULE_MAX: u32 = 1 << 16;
+
+/// The model number of a target whose promises are known to us.
+const OUR_MODEL: &str = "Ironside";
 
 /// See the module's description.
 #[derive(Clone, Debug)]
@@ -30,6 +33,8 @@ pub struct Controller {
     pub events: EventMask,
     /// Whether it says which namespaces it is a way to at the moment (ANA).
     pub reports_access: bool,
+    /// Whether it holds the Connect of a host until the writes which have come from that have ended.
+    pub ends_writes: bool,
     /// Its Identify structure as it came.
     pub identify: Box<[u8; IDENTIFY_LENGTH]>,
 }
@@ -81,6 +86,7 @@ impl Controller {
             events: EventMask(wire.oaes.get())
                 .intersection(EventMask(EventMask::NAMESPACE_ATTRIBUTES.0 | EventMask::ANA.0)),
             reports_access: wire.cmic & Cmic::ANA != 0,
+            ends_writes: text::read(&wire.model) == OUR_MODEL,
             identify: Box::new(*identify),
         })
     }

@@ -20,6 +20,7 @@ mod ending;
 mod error;
 mod events;
 mod fault;
+mod fence;
 mod io;
 mod keep_alive;
 mod marks;

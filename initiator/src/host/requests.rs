@@ -67,6 +67,8 @@ pub(super) struct Requests {
     lost: VecDeque<Part>,
     /// Parts the controller wants later; all wait equally long, so the first is due first.
     delayed: VecDeque<(Time, Part)>,
+    /// Parts whose connection was lost and which may still be executed until then: all wait equally long too.
+    fenced: VecDeque<(Time, Part)>,
     completed: VecDeque<(usize, Completed)>,
     /// Why nothing is started any more.
     refusing: Option<IoError>,
@@ -85,6 +87,7 @@ impl Requests {
             waiting: VecDeque::with_capacity(room),
             lost: VecDeque::with_capacity(parts),
             delayed: VecDeque::with_capacity(parts),
+            fenced: VecDeque::with_capacity(parts),
             completed: VecDeque::with_capacity(room),
             refusing: None,
             one_of_many,
@@ -139,8 +142,10 @@ impl Requests {
         if let Some(part) = self.lost.pop_front() {
             return Some(part);
         }
-        if self.delayed.front().is_some_and(|(due, _)| *due <= now) {
-            return self.delayed.pop_front().map(|(_, part)| part);
+        for waiting in [&mut self.delayed, &mut self.fenced] {
+            if waiting.front().is_some_and(|(due, _)| *due <= now) {
+                return waiting.pop_front().map(|(_, part)| part);
+            }
         }
         let request = *self.waiting.front()?;
         let pending = self.pending[request as usize].as_mut().expect("waiting requests have not ended");
@@ -192,12 +197,15 @@ impl Requests {
         }
     }
 
-    /// Its connection is gone, and nobody can reach its buffer any more: it is sent again on the next one.
-    pub(super) fn lost(&mut self, part: Part) {
-        match self.refusing {
+    /// Its connection is gone, and nobody can reach its buffer any more: it is sent again on the next one, but if it
+    /// changes anything not before `fence`.
+    pub(super) fn lost(&mut self, part: Part, fence: Option<Time>) {
+        let fence = fence.filter(|_| self.pending(&part).request.operation.changes());
+        match (self.refusing, fence) {
             _ if self.one_of_many => self.ended(part, Err(IoError::Path(PathError::Unanswered))),
-            None => self.lost.push_back(part),
-            Some(error) => self.ended(part, Err(error)),
+            (None, Some(until)) => self.fenced.push_back((until, part)),
+            (None, None) => self.lost.push_back(part),
+            (Some(error), _) => self.ended(part, Err(error)),
         }
     }
 
@@ -232,9 +240,10 @@ impl Requests {
     }
 
     fn fail_waiting(&mut self, error: IoError) {
-        while let Some(part) =
-            self.lost.pop_front().or_else(|| self.delayed.pop_front().map(|(_, part)| part))
-        {
+        while let Some((_, part)) = self.delayed.pop_front().or_else(|| self.fenced.pop_front()) {
+            self.ended(part, Err(error));
+        }
+        while let Some(part) = self.lost.pop_front() {
             self.ended(part, Err(error));
         }
         while let Some(index) = self.waiting.pop_front() {
@@ -252,7 +261,7 @@ impl Requests {
 
     /// When a part is due to be sent again.
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.delayed.front().map(|(due, _)| *due)
+        [&self.delayed, &self.fenced].into_iter().filter_map(|one| one.front()).map(|(due, _)| *due).min()
     }
 
     fn finish(&mut self, index: u32) {

@@ -4,8 +4,8 @@
 //! **A late write must not land after a newer one.** A request which a path refused for want of access has not been
 //! executed, and one which was not sent neither: they go on at once. A read or a flush may be executed twice. But a
 //! write whose answer never came may still be at the medium behind the lost path. It is *parked*: it goes on only once
-//! that path stands again, since its target ends old writes before it lets a host connect anew, or once the target must
-//! have given the old association up, because no keep alive came. Whoever waits for a parked write has not been told
+//! that path stands again, if its target is one which ends old writes before it lets a host connect anew, or once the
+//! target must have given the old association up, because no keep alive came. Whoever waits for a parked write has not been told
 //! that it ended, so nobody can have built on it.
 //!
 //! With one path alone there is nothing to choose: the host holds requests by itself.
@@ -27,15 +27,12 @@ use ironside_common::verbs::{CmEvent, Connections, Event, HostVerbs, QpHandle};
 
 pub use self::policy::Policy;
 use crate::host::{Host, HostEvent, HostOptions, Namespace};
-use crate::volume::{Completed, Geometry, IoError, Operation, PathError, Request, State, Volume};
+use crate::volume::{Completed, Geometry, IoError, PathError, Request, State, Volume};
 
 /// Paths of one attachment at most.
 pub const PATHS_MAX: usize = 8;
 /// How long a path which refused a request for want of access is passed over, if it does not say why.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-/// What a target may take, beyond two keep alive timeouts, to end an association whose host has fallen silent. Two: with
-/// traffic based keep alive a command at the beginning of one counts for the next.
-const FENCE_RESERVE: Duration = Duration::from_secs(2);
 
 /// How one path is doing.
 #[derive(Clone, Debug)]
@@ -89,6 +86,8 @@ struct Parked {
     epoch: u64,
     /// When the target must have given that up; nothing if it never has to.
     until: Option<Time>,
+    /// Whether it is safe once the path stands again.
+    ends_with_return: bool,
 }
 
 /// See the module's description. All tables are sized once.
@@ -375,7 +374,7 @@ impl Paths {
                 self.paths[path].refused_until[namespace] = Some(self.now + REFUSED_PAUSE);
                 self.waiting.push_back(slot);
             }
-            IoError::Path(PathError::Unanswered) if changes(request.operation) => self.park(path, slot),
+            IoError::Path(PathError::Unanswered) if request.operation.changes() => self.park(path, slot),
             IoError::Path(_) => self.waiting.push_back(slot),
             // What it did not send, when it was given up.
             IoError::ConnectionLost if self.has_prospects() => self.waiting.push_back(slot),
@@ -386,10 +385,11 @@ impl Paths {
 
     fn park(&mut self, path: usize, slot: usize) {
         let Path { host, epoch, .. } = &self.paths[path];
-        let silence = host.options().keep_alive_tmo;
         // It was lost no later than now.
-        let until = (!silence.is_zero()).then(|| self.now + silence * 2 + FENCE_RESERVE);
-        self.parked.push(Parked { slot, path, epoch: *epoch, until });
+        let until = host.options().fence().map(|fence| self.now + fence);
+        // Without keep alive there is nothing else to go by.
+        let ends_with_return = host.target_ends_writes() || until.is_none();
+        self.parked.push(Parked { slot, path, epoch: *epoch, until, ends_with_return });
     }
 
     /// Lets parked requests go on which cannot happen behind our back any more.
@@ -399,6 +399,7 @@ impl Paths {
         parked.retain(|one| {
             let path = &paths[one.path];
             let is_back = path.epoch > one.epoch && path.host.state() == State::Connected;
+            let is_back = is_back && one.ends_with_return;
             let is_safe = is_back || one.until.is_some_and(|until| until <= *now);
             if is_safe {
                 waiting.push_back(one.slot);
@@ -543,11 +544,6 @@ impl Volume for PathsVolume<'_> {
     fn submit(&mut self, request: Request) -> Result<(), Request> {
         self.paths.submit(self.namespace, request)
     }
-}
-
-/// Whether what it does shows when it is done again later.
-const fn changes(operation: Operation) -> bool {
-    !matches!(operation, Operation::Read | Operation::Flush)
 }
 
 /// The queue pair an event is about.

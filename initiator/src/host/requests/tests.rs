@@ -78,7 +78,7 @@ fn lost_parts_come_first_and_again() {
     submit(&mut requests, request(1, Operation::Read, 0, 4096));
     submit(&mut requests, request(2, Operation::Flush, 0, 0));
     let part = requests.next_part(NOW).unwrap();
-    requests.lost(part);
+    requests.lost(part, None);
     assert_eq!(requests.next_part(NOW), Some(part));
     let flush = requests.next_part(NOW).unwrap();
     assert_eq!(requests.work(&flush).operation, Operation::Flush);
@@ -119,7 +119,7 @@ fn refusing_ends_what_is_held_and_lets_the_rest_come_back() {
     requests.refuse(IoError::Closing);
     assert_eq!(outcome(&mut requests), Some((2, Err(IoError::Closing))));
     assert_eq!(outcome(&mut requests), None);
-    requests.lost(part);
+    requests.lost(part, None);
     assert_eq!(outcome(&mut requests), Some((1, Err(IoError::Closing))));
     submit(&mut requests, request(3, Operation::Read, 0, 512));
     assert_eq!(outcome(&mut requests), Some((3, Err(IoError::Closing))));
@@ -187,7 +187,7 @@ fn one_path_of_many_gives_back_what_it_cannot_end() {
     assert_eq!(outcome(&mut requests), Some((2, Err(IoError::Path(refused)))));
     requests.answered(parts[0], Err(Status::WRITE_FAULT), NOW);
     requests.answered(parts[1], Ok(()), NOW);
-    requests.lost(parts[2]);
+    requests.lost(parts[2], None);
     let unanswered = IoError::Path(PathError::Unanswered);
     assert_eq!(outcome(&mut requests), Some((1, Err(unanswered))), "that it may happen yet is what counts");
     requests.withdraw();

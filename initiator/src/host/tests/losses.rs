@@ -1,7 +1,7 @@
 //! Connections that break, and targets that stay away.
-use ironside_common::nvme::Status;
 use ironside_common::nvme::fabrics::InvalidParameter;
 use ironside_common::nvme::private_data::{Reject, RejectStatus};
+use ironside_common::nvme::{Status, text};
 use ironside_common::verbs::RejectReason;
 use zerocopy::IntoBytes;
 
@@ -43,6 +43,27 @@ fn what_was_in_flight_is_sent_again_on_the_next_connection() {
         assert!(world.target.blocks[&1][..32_768].iter().all(|&byte| byte == 0x5A));
         assert_eq!(world.host.counters().reconnects, 1);
     }
+}
+
+#[test]
+fn a_write_which_another_target_may_still_execute_is_not_sent_again_before() {
+    let mut world = World::with_lie(Lie::Controller(|wire| wire.model = text::padded("Other")));
+    world.start();
+    world.target.holds_io = true;
+    world.fill(0x5A);
+    world.submit(1, WRITE, 0, 512);
+    world.submit(2, Operation::Discard, 8192, 4096);
+    world.submit(3, Operation::Read, 16_384, 512);
+    break_one(&mut world, 1);
+    world.target.holds_io = false;
+    // Two keep alive timeouts of 5 s, and 2 s more.
+    world.pass(Duration::from_millis(11_900));
+    assert_eq!(world.host.state(), State::Connected);
+    assert_eq!((world.completed(), world.completed()), (Some((3, Ok(()))), None));
+    world.submit(4, WRITE, 32_768, 512);
+    assert_eq!(world.completed(), Some((4, Ok(()))), "what is new does not wait");
+    world.pass(Duration::from_millis(200));
+    assert_eq!((world.completed(), world.completed()), (Some((1, Ok(()))), Some((2, Ok(())))));
 }
 
 #[test]

@@ -290,6 +290,7 @@ impl Target {
     fn controller(&self) -> identify::Controller {
         let mut wire = identify::Controller::new_zeroed();
         wire.cntlid = CNTLID.into();
+        wire.model = text::padded("Ironside");
         wire.controller_type = if self.is_discovery { 2 } else { 1 };
         wire.mdts = 1;
         wire.oaes = 0x100.into();
