@@ -305,6 +305,9 @@ impl<C: Carrier> HostReactor<C> {
                 tracing::warn!(%nqn, address, %fault, "connection lost; requests are held");
                 self.last_error = Some(fault.to_string());
             }
+            HostEvent::FailsFast => {
+                tracing::warn!(%nqn, "without a connection for too long: requests fail until there is one");
+            }
             HostEvent::AttemptFailed(error) => {
                 tracing::info!(%nqn, address, %error, "not connected yet");
                 if self.paths.state() != State::Connected {

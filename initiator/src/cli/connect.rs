@@ -54,6 +54,10 @@ pub(super) struct Arguments {
     /// Seconds from the loss of the connection until requests fail; -1 for never
     #[arg(short = 'l', long, value_name = "SECONDS", default_value_t = 600, allow_negative_numbers = true)]
     ctrl_loss_tmo: i64,
+    /// Seconds from the loss of the connection until requests fail for as long as there is none; -1 to hold them
+    #[arg(short = 'F', long, visible_alias = "fast_io_fail_tmo", value_name = "SECONDS", default_value_t = -1)]
+    #[arg(allow_negative_numbers = true)]
+    fast_io_fail_tmo: i64,
     /// Which of several paths a request takes
     #[arg(long, value_name = "POLICY", default_value = "queue-depth")]
     iopolicy: Policy,
@@ -141,6 +145,7 @@ fn specification(arguments: &Arguments) -> Result<Specification, CliError> {
         keep_alive_tmo: Duration::from_secs(arguments.keep_alive_tmo.into()),
         reconnect_delay: Duration::from_secs(arguments.reconnect_delay.into()),
         ctrl_loss_tmo: u64::try_from(arguments.ctrl_loss_tmo).ok().map(Duration::from_secs),
+        fast_io_fail_tmo: u64::try_from(arguments.fast_io_fail_tmo).ok().map(Duration::from_secs),
         disable_sqflow: arguments.disable_sqflow,
         secrets: Source::default(),
     };

@@ -113,7 +113,7 @@ mod tests {
     fn nvme_cli_s_words_are_understood() {
         let line = "ironside connect -t rdma -a 192.0.2.1 -s 4420 -n nqn.2026-11.org.example:a \
                     -q nqn.2014-08.org.nvmexpress:uuid:6f9619ff-8b86-d011-b42d-00cf4fc964ff \
-                    -I 6f9619ff-8b86-d011-b42d-00cf4fc964ff -i 2 -Q 64 -k 5 -c 1 -l -1 -d -D -o json -S DHHC-1:00:a: -C DHHC-1:00:b:";
+                    -I 6f9619ff-8b86-d011-b42d-00cf4fc964ff -i 2 -Q 64 -k 5 -c 1 -l -1 -F 4 -d -D -o json -S DHHC-1:00:a: -C DHHC-1:00:b:";
         let words = line.split_whitespace();
         assert!(Cli::try_parse_from(words.clone()).is_ok());
         assert!(

@@ -213,6 +213,9 @@ impl Host {
             close_by: None,
         }));
         self.reconnect.succeeded();
+        if std::mem::take(&mut self.fails_fast) && !self.closing {
+            self.requests.accept();
+        }
         self.take_access(Some(access));
         self.reconcile(found);
         self.events.push_back(HostEvent::Connected);

@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::queue::Data;
 use super::requests::{Part, Work};
-use super::{Fault, Host, Mark, Owner, Phase, Scratch, TIMEOUT_CHECK_INTERVAL};
+use super::{Fault, Host, HostEvent, Mark, Owner, Phase, Scratch, TIMEOUT_CHECK_INTERVAL};
 use crate::volume::{IoError, Operation};
 
 impl Host {
@@ -25,6 +25,11 @@ impl Host {
 
     /// Does what is due.
     pub(super) fn on_time<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
+        if self.reconnect.fails_fast_at().is_some_and(|end| now >= end) && !self.fails_fast && !self.closing {
+            self.fails_fast = true;
+            self.refuse(IoError::ConnectionLost);
+            self.events.push_back(HostEvent::FailsFast);
+        }
         if self.reconnect.gives_up_at().is_some_and(|end| now >= end) {
             self.give_up(verbs, now);
         }

@@ -77,6 +77,8 @@ pub enum HostEvent {
     Connected,
     /// It is lost. Requests are held.
     Lost(Fault),
+    /// It has been lost for so long that requests fail until it stands again.
+    FailsFast,
     /// An attempt to reconnect has failed; more follow.
     AttemptFailed(ConnectError),
     /// It is over, and this is why; every request fails.
@@ -207,6 +209,8 @@ pub struct Host {
     /// Jobs given out so far.
     jobs: u64,
     closing: bool,
+    /// Requests fail until there is a connection again.
+    fails_fast: bool,
     events: VecDeque<HostEvent>,
     counters: Counters,
 }
@@ -224,6 +228,7 @@ impl Host {
         let policy = ReconnectPolicy {
             reconnect_delay: options.reconnect_delay,
             ctrl_loss_tmo: options.ctrl_loss_tmo,
+            fast_io_fail_tmo: options.fast_io_fail_tmo.filter(|_| !options.one_of_many),
         };
         let commands = usize::from(options.nr_io_queues) * usize::from(options.queue_size);
         Ok(Self {
@@ -242,6 +247,7 @@ impl Host {
             reconnect: Reconnect::new(policy),
             jobs: 0,
             closing: false,
+            fails_fast: false,
             events: VecDeque::new(),
             counters: Counters::default(),
             options,
@@ -303,7 +309,7 @@ impl Host {
         let earliest = |times: &[Option<Time>]| times.iter().copied().flatten().min();
         match &self.phase {
             Phase::Idle | Phase::Ending(_) | Phase::Over => None,
-            Phase::Setup(setup) => earliest(&[Some(setup.deadline()), self.reconnect.gives_up_at()]),
+            Phase::Setup(setup) => earliest(&[Some(setup.deadline()), self.next_consequence()]),
             // Asked to close with nothing in flight: at once.
             Phase::Live(live) if live.close_by.is_some() && self.commands_in_flight() == 0 => {
                 Some(Time::ZERO)
@@ -316,7 +322,7 @@ impl Host {
                 self.requests.deadline().filter(|_| self.queues.iter().skip(1).any(Queue::has_room)),
             ]),
             Phase::Shutdown { give_up_at, look_at } => earliest(&[Some(*give_up_at), *look_at]),
-            Phase::Waiting { until } => earliest(&[Some(*until), self.reconnect.gives_up_at()]),
+            Phase::Waiting { until } => earliest(&[Some(*until), self.next_consequence()]),
         }
     }
 
@@ -443,6 +449,12 @@ impl Host {
 
     fn commands_in_flight(&self) -> usize {
         self.queues.iter().skip(1).map(Queue::outstanding).sum()
+    }
+
+    /// When something follows from having been without a connection for so long.
+    fn next_consequence(&self) -> Option<Time> {
+        let fails_fast_at = self.reconnect.fails_fast_at().filter(|_| !self.fails_fast);
+        [fails_fast_at, self.reconnect.gives_up_at()].into_iter().flatten().min()
     }
 
     fn awaits_answers(&self, live: &Live) -> bool {

@@ -47,6 +47,8 @@ pub struct HostOptions {
     pub reconnect_delay: Duration,
     /// From the loss of the connection until requests fail; `None` for never.
     pub ctrl_loss_tmo: Option<Duration>,
+    /// From the loss of the connection until requests fail for as long as there is none; `None` holds them.
+    pub fast_io_fail_tmo: Option<Duration>,
     /// Ask the controller to do without submission queue flow control.
     pub disable_sqflow: bool,
     /// How long the connection of one queue may take to stand.
@@ -71,6 +73,8 @@ pub enum OptionsError {
     QueueSize,
     #[error("keep_alive_tmo must be below 2^32 milliseconds")]
     KeepAlive,
+    #[error("fast_io_fail_tmo must not be longer than ctrl_loss_tmo, when all is over")]
+    FastIoFail,
     #[error("max_transfer must be a multiple of 4096 below 16 MiB")]
     MaxTransfer,
 }
@@ -91,6 +95,7 @@ impl HostOptions {
             keep_alive_tmo: Duration::from_secs(5),
             reconnect_delay: Duration::from_secs(10),
             ctrl_loss_tmo: Some(Duration::from_secs(600)),
+            fast_io_fail_tmo: None,
             disable_sqflow: false,
             dial_patience: Duration::from_secs(5),
             io_timeout: Duration::from_secs(30),
@@ -111,6 +116,9 @@ impl HostOptions {
         }
         if u32::try_from(self.keep_alive_tmo.as_millis()).is_err() {
             return Err(OptionsError::KeepAlive);
+        }
+        if self.ctrl_loss_tmo.zip(self.fast_io_fail_tmo).is_some_and(|(all, fast)| fast > all) {
+            return Err(OptionsError::FastIoFail);
         }
         if self.max_transfer < 4096 || !self.max_transfer.is_multiple_of(4096) || self.max_transfer >= 1 << 24
         {

@@ -14,6 +14,8 @@ pub(super) struct ReconnectPolicy {
     pub reconnect_delay: Duration,
     /// From the loss until requests fail; `None` never gives up.
     pub ctrl_loss_tmo: Option<Duration>,
+    /// From the loss until requests fail for as long as it is not made good; `None` for never.
+    pub fast_io_fail_tmo: Option<Duration>,
 }
 
 /// Where we are between a loss and the next connection.
@@ -48,6 +50,11 @@ impl Reconnect {
         self.attempts
     }
 
+    /// When requests begin to fail, though it is not over.
+    pub(super) fn fails_fast_at(&self) -> Option<Time> {
+        Some(self.lost_at? + self.policy.fast_io_fail_tmo?)
+    }
+
     /// When it is over for good.
     pub(super) fn gives_up_at(&self) -> Option<Time> {
         Some(self.lost_at? + self.policy.ctrl_loss_tmo?)
@@ -62,7 +69,11 @@ mod tests {
     const DELAY: Duration = Duration::from_secs(1);
 
     fn reconnect(ctrl_loss_tmo: Option<Duration>) -> Reconnect {
-        Reconnect::new(ReconnectPolicy { reconnect_delay: DELAY, ctrl_loss_tmo })
+        Reconnect::new(ReconnectPolicy {
+            reconnect_delay: DELAY,
+            ctrl_loss_tmo,
+            fast_io_fail_tmo: Some(DELAY * 3),
+        })
     }
 
     #[test]
@@ -90,6 +101,7 @@ mod tests {
         reconnect.next_attempt(START + DELAY);
         reconnect.next_attempt(START + DELAY * 2);
         assert_eq!(reconnect.gives_up_at(), Some(START + DELAY * 11));
+        assert_eq!(reconnect.fails_fast_at(), Some(START + DELAY * 4));
         reconnect.succeeded();
         assert_eq!((reconnect.gives_up_at(), reconnect.attempts()), (None, 0));
     }

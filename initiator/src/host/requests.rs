@@ -69,6 +69,8 @@ pub(super) struct Requests {
     delayed: VecDeque<(Time, Part)>,
     /// Parts whose connection was lost and which may still be executed until then: all wait equally long too.
     fenced: VecDeque<(Time, Part)>,
+    /// Nothing new changes anything before: parts which were failed may be executed until then.
+    held_until: Option<Time>,
     completed: VecDeque<(usize, Completed)>,
     /// Why nothing is started any more.
     refusing: Option<IoError>,
@@ -88,6 +90,7 @@ impl Requests {
             lost: VecDeque::with_capacity(parts),
             delayed: VecDeque::with_capacity(parts),
             fenced: VecDeque::with_capacity(parts),
+            held_until: None,
             completed: VecDeque::with_capacity(room),
             refusing: None,
             one_of_many,
@@ -147,8 +150,12 @@ impl Requests {
                 return waiting.pop_front().map(|(_, part)| part);
             }
         }
+        self.held_until.take_if(|until| *until <= now);
         let request = *self.waiting.front()?;
         let pending = self.pending[request as usize].as_mut().expect("waiting requests have not ended");
+        if self.held_until.is_some() && pending.request.operation.changes() {
+            return None;
+        }
         let (start, left) = (pending.cursor, pending.end - pending.cursor);
         let length = left.min(pending.part_limit);
         pending.cursor += length;
@@ -205,7 +212,10 @@ impl Requests {
             _ if self.one_of_many => self.ended(part, Err(IoError::Path(PathError::Unanswered))),
             (None, Some(until)) => self.fenced.push_back((until, part)),
             (None, None) => self.lost.push_back(part),
-            (Some(error), _) => self.ended(part, Err(error)),
+            (Some(error), fence) => {
+                self.held_until = self.held_until.max(fence);
+                self.ended(part, Err(error));
+            }
         }
     }
 
@@ -239,7 +249,15 @@ impl Requests {
         self.fail_waiting(error);
     }
 
+    /// Takes requests again.
+    pub(super) fn accept(&mut self) {
+        self.refusing = None;
+    }
+
     fn fail_waiting(&mut self, error: IoError) {
+        if let Some((until, _)) = self.fenced.back() {
+            self.held_until = self.held_until.max(Some(*until));
+        }
         while let Some((_, part)) = self.delayed.pop_front().or_else(|| self.fenced.pop_front()) {
             self.ended(part, Err(error));
         }
@@ -259,9 +277,11 @@ impl Requests {
         self.completed.pop_front()
     }
 
-    /// When a part is due to be sent again.
+    /// When a part is due to be sent again, or what waits may be sent.
     pub(super) fn deadline(&self) -> Option<Time> {
-        [&self.delayed, &self.fenced].into_iter().filter_map(|one| one.front()).map(|(due, _)| *due).min()
+        let again = [&self.delayed, &self.fenced].into_iter().filter_map(|one| one.front());
+        let held_until = self.held_until.filter(|_| !self.waiting.is_empty());
+        again.map(|(due, _)| *due).chain(held_until).min()
     }
 
     fn finish(&mut self, index: u32) {

@@ -10,6 +10,7 @@
 //!
 //! With one path alone there is nothing to choose: the host holds requests by itself.
 mod learn;
+mod parked;
 mod policy;
 
 use std::collections::VecDeque;
@@ -25,6 +26,7 @@ use ironside_common::nvme::log_page::AnaState;
 use ironside_common::time::Time;
 use ironside_common::verbs::{CmEvent, Connections, Event, HostVerbs, QpHandle};
 
+use self::parked::Parked;
 pub use self::policy::Policy;
 use crate::host::{Host, HostEvent, HostOptions, Namespace};
 use crate::volume::{Completed, Geometry, IoError, PathError, Request, State, Volume};
@@ -77,19 +79,6 @@ struct Pending {
     request: Request,
 }
 
-/// A write whose answer never came.
-#[derive(Clone, Copy, Debug)]
-struct Parked {
-    slot: usize,
-    path: usize,
-    /// The association it was lost with.
-    epoch: u64,
-    /// When the target must have given that up; nothing if it never has to.
-    until: Option<Time>,
-    /// Whether it is safe once the path stands again.
-    ends_with_return: bool,
-}
-
 /// See the module's description. All tables are sized once.
 #[derive(Debug)]
 pub struct Paths {
@@ -105,6 +94,9 @@ pub struct Paths {
     completed: VecDeque<(usize, Completed)>,
     events: VecDeque<(usize, HostEvent)>,
     refusing: Option<IoError>,
+    /// Since when no path stands, and whether requests fail by now for that.
+    lost_at: Option<Time>,
+    fails_fast: bool,
     /// The path taken last.
     last: usize,
     now: Time,
@@ -150,6 +142,8 @@ impl Paths {
             completed: VecDeque::with_capacity(room),
             events: VecDeque::new(),
             refusing: None,
+            lost_at: None,
+            fails_fast: false,
             last: addresses.len() - 1,
             now: Time::ZERO,
         })
@@ -181,6 +175,7 @@ impl Paths {
             busy |= due;
         }
         busy |= self.release();
+        self.check_fast_fail();
         busy |= self.send_waiting();
         for path in &mut self.paths {
             busy |= path.host.turn(verbs, now);
@@ -194,7 +189,8 @@ impl Paths {
         let hosts = self.paths.iter().filter_map(|path| path.host.deadline());
         let refused = self.paths.iter().flat_map(|path| path.refused_until.iter().copied().flatten());
         let parked = self.parked.iter().filter_map(|parked| parked.until);
-        hosts.chain(refused).chain(parked).min()
+        let fails_fast = self.fails_fast_at().filter(|_| !self.fails_fast);
+        hosts.chain(refused).chain(parked).chain(fails_fast).min()
     }
 
     /// See [`Host::submit`].
@@ -303,12 +299,14 @@ impl Paths {
 
     /// Ends all paths in good order; see [`Host::close`].
     pub fn close<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
+        self.fails_fast = false;
         self.refuse(IoError::Closing);
         self.paths.iter_mut().for_each(|path| path.host.close(verbs, now));
     }
 
     /// See [`Host::fail_fast`].
     pub fn fail_fast(&mut self) {
+        self.fails_fast = false;
         self.refuse(IoError::Closing);
         self.paths.iter_mut().for_each(|path| path.host.fail_fast());
     }
@@ -367,6 +365,10 @@ impl Paths {
         let Pending { namespace, request } = self.pending[slot].expect("its request is under way");
         let error = match result {
             Ok(()) => return self.end(slot, Ok(())),
+            Err(IoError::Path(PathError::Unanswered)) if self.fails_fast && request.operation.changes() => {
+                self.park(path, slot);
+                return self.fail_parked(IoError::ConnectionLost);
+            }
             Err(error) => self.refusing.unwrap_or(error),
         };
         match error {
@@ -381,41 +383,6 @@ impl Paths {
             IoError::NamespaceGone if self.leads_elsewhere(path, namespace) => self.waiting.push_back(slot),
             error => self.end(slot, Err(error)),
         }
-    }
-
-    fn park(&mut self, path: usize, slot: usize) {
-        let Path { host, epoch, .. } = &self.paths[path];
-        // It was lost no later than now.
-        let until = host.options().fence().map(|fence| self.now + fence);
-        // Without keep alive there is nothing else to go by.
-        let ends_with_return = host.target_ends_writes() || until.is_none();
-        self.parked.push(Parked { slot, path, epoch: *epoch, until, ends_with_return });
-    }
-
-    /// Lets parked requests go on which cannot happen behind our back any more.
-    fn release(&mut self) -> bool {
-        let before = self.parked.len();
-        let Self { parked, paths, waiting, now, .. } = self;
-        parked.retain(|one| {
-            let path = &paths[one.path];
-            let is_back = path.epoch > one.epoch && path.host.state() == State::Connected;
-            let is_back = is_back && one.ends_with_return;
-            let is_safe = is_back || one.until.is_some_and(|until| until <= *now);
-            if is_safe {
-                waiting.push_back(one.slot);
-            }
-            !is_safe
-        });
-        // A path that is gone for good never says, and without keep alive nobody knows.
-        while let Some(index) = self.parked.iter().position(|one| self.never_ends(one)) {
-            let slot = self.parked.swap_remove(index).slot;
-            self.end(slot, Err(IoError::ConnectionLost));
-        }
-        self.parked.len() < before
-    }
-
-    fn never_ends(&self, parked: &Parked) -> bool {
-        parked.until.is_none() && self.paths[parked.path].host.is_over()
     }
 
     /// Gives requests to paths, as far as there are some. Says whether there were.
@@ -438,6 +405,10 @@ impl Paths {
     /// Gives a request to a path. False if none leads there now.
     fn dispatch(&mut self, slot: usize) -> bool {
         let Pending { namespace, request } = self.pending[slot].expect("only what is under way is sent");
+        // It would be newer than what may still happen behind our back.
+        if request.operation.changes() && self.parked.iter().any(Parked::has_failed) {
+            return false;
+        }
         let candidates =
             self.paths.iter().enumerate().filter_map(|(index, path)| path.candidate(index, namespace));
         let Some(index) = self.policy.choose(candidates, self.last) else {
@@ -476,9 +447,10 @@ impl Paths {
     /// Fails, with `error`, everything which is not with a path, now and from now on.
     fn refuse(&mut self, error: IoError) {
         self.refusing = Some(error);
-        while let Some(slot) = self.waiting.pop_front().or_else(|| self.parked.pop().map(|one| one.slot)) {
+        while let Some(slot) = self.waiting.pop_front() {
             self.end(slot, Err(error));
         }
+        self.fail_parked(error);
     }
 
     fn collect_events(&mut self) {
@@ -506,7 +478,8 @@ impl Paths {
                 self.check_subsystem(index);
                 return self.learn(index);
             }
-            HostEvent::NamespaceChanged(_)
+            HostEvent::FailsFast
+            | HostEvent::NamespaceChanged(_)
             | HostEvent::NamespaceAdded(_)
             | HostEvent::Notified(_)
             | HostEvent::Reauthenticated { .. }

@@ -38,7 +38,7 @@ def run(lab):
     )
     guest.wait_step("serving")
     target = SimpleNamespace(address=("127.0.0.1", port), port=port, nqn=NQN)
-    with Attached(lab.programs["ironside"], target, "--via", "nbd", "-c", "1", "-k", "5") as attached:
+    with Attached(lab.programs["ironside"], target, "--via", "nbd", "-c", "1", "-k", "2") as attached:
         fio = write_slowly(attached, "16m")
         for turn in (1, 2):
             guest.release(f"gone{turn}")

@@ -68,7 +68,8 @@ struct World<F: Fabric> {
 
 impl<F: Fabric> World<F> {
     fn new(fabric: F, choices: &mut impl Choices) -> Self {
-        let disks = Rc::new(RefCell::new(Disks { some_are_slow: true, ..Disks::default() }));
+        let disks = Rc::new(RefCell::new(Disks::default()));
+        disks.borrow_mut().some_are_slow = true;
         disks.borrow_mut().add(uuid(NSID), BLOCKS * u64::from(BLOCK_SIZE), BLOCK_SIZE);
         let mut world = Self {
             now: Time::from_nanos(1),

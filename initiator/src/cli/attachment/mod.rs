@@ -117,6 +117,8 @@ pub(super) struct Specification {
     pub(super) keep_alive_tmo: Duration,
     pub(super) reconnect_delay: Duration,
     pub(super) ctrl_loss_tmo: Option<Duration>,
+    #[serde(default)]
+    pub(super) fast_io_fail_tmo: Option<Duration>,
     pub(super) disable_sqflow: bool,
     /// Where the secrets are to be found, which are written down nowhere else.
     #[serde(default)]
@@ -136,6 +138,7 @@ impl Specification {
             keep_alive_tmo: self.keep_alive_tmo,
             reconnect_delay: self.reconnect_delay,
             ctrl_loss_tmo: self.ctrl_loss_tmo,
+            fast_io_fail_tmo: self.fast_io_fail_tmo,
             disable_sqflow: self.disable_sqflow,
             ..HostOptions::new(self.address, self.nqn, self.host_nqn, self.host_id)
         }

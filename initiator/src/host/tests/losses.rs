@@ -85,6 +85,46 @@ fn a_controller_lost_too_long_fails_its_requests() {
 }
 
 #[test]
+fn requests_may_fail_before_all_is_over_and_go_on_with_the_connection() {
+    let fast_io_fail_tmo = Some(Duration::from_secs(4));
+    let mut world = World::connected(HostOptions { fast_io_fail_tmo, ..options() });
+    world.target.silent = true;
+    world.submit(1, Operation::Read, 0, 512);
+    break_one(&mut world, 0);
+    world.pass(Duration::from_millis(3900));
+    assert_eq!((world.completed(), world.host.state()), (None, State::Reconnecting));
+    world.pass(Duration::from_millis(200));
+    assert!(world.took_event(&HostEvent::FailsFast));
+    world.submit(2, Operation::Read, 0, 512);
+    for tag in [1, 2] {
+        assert_eq!(world.completed(), Some((tag, Err(IoError::ConnectionLost))));
+    }
+    assert_eq!(world.host.state(), State::Reconnecting);
+    world.target.silent = false;
+    world.pass(Duration::from_secs(10));
+    world.submit(3, Operation::Read, 0, 512);
+    assert_eq!((world.host.state(), world.completed()), (State::Connected, Some((3, Ok(())))));
+    let too_long = HostOptions { ctrl_loss_tmo: Some(Duration::from_secs(3)), fast_io_fail_tmo, ..options() };
+    assert_eq!(too_long.check(), Err(OptionsError::FastIoFail));
+}
+
+#[test]
+fn silence_is_noticed_after_one_to_one_and_a_half_keep_alive_timeouts() {
+    const STEP: Duration = Duration::from_millis(100);
+    for steps in (0..50).step_by(7) {
+        let mut world = World::connected(options());
+        world.pass(STEP * steps);
+        world.target.silent = true;
+        let began = world.now;
+        while world.host.state() == State::Connected {
+            world.pass(STEP);
+        }
+        let noticed = world.now.since(began);
+        assert!((Duration::from_secs(5)..=Duration::from_millis(7600)).contains(&noticed), "{noticed:?}");
+    }
+}
+
+#[test]
 fn a_silent_controller_is_lost() {
     let mut world = World::connected(options());
     world.target.silent = true;
