@@ -31,7 +31,7 @@ fn every_seed_keeps_every_promise() {
 fn no_old_write_lands_after_a_newer_one_by_another_path() {
     let seeds = seeds() / PATHS_EVERY;
     let total = run(seeds, |_| ("paths", world::run_paths));
-    assert!(total.succeeded > 50 * seeds && total.breaks > seeds && total.kills > seeds / 10, "{total}");
+    assert!(total.succeeded > 5 * seeds && total.breaks > seeds && total.kills > seeds / 10, "{total}");
 }
 
 /// What it is called, and what runs it.
