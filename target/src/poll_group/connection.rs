@@ -72,8 +72,10 @@ impl Connection {
     }
 
     /// A few stores by the one thread that owns the queue.
-    pub(super) fn publish_counts(&self) {
-        self.counts.publish(self.qpair.counts());
+    pub(super) fn publish_counts(&mut self) {
+        if let Some(counts) = self.qpair.new_counts() {
+            self.counts.publish(counts);
+        }
     }
 
     /// Whether it is a queue of this host.

@@ -246,19 +246,21 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
 
     pub(super) fn set_views(&mut self) {
         let storage = &mut self.desk.storage;
-        let view = |subsystem: &crate::catalog::Subsystem| -> Rc<[Namespace]> {
-            let namespaces = subsystem.namespaces().iter().map(|namespace| Namespace {
-                nsid: namespace.nsid,
-                uuid: namespace.uuid,
-                medium: storage.backend_of(namespace),
-                geometry: Geometry {
-                    block_shift: namespace.block_shift,
-                    blocks: namespace.blocks,
-                    transfer_max: TRANSFER_MAX,
-                },
-                read_only: namespace.read_only,
-                shared: subsystem.is_shared(),
-                limited: namespace.limit.is_any(),
+        let view = |subsystem: &crate::catalog::Subsystem| -> Rc<[Rc<Namespace>]> {
+            let namespaces = subsystem.namespaces().iter().map(|namespace| {
+                Rc::new(Namespace {
+                    nsid: namespace.nsid,
+                    uuid: namespace.uuid,
+                    medium: storage.backend_of(namespace),
+                    geometry: Geometry {
+                        block_shift: namespace.block_shift,
+                        blocks: namespace.blocks,
+                        transfer_max: TRANSFER_MAX,
+                    },
+                    read_only: namespace.read_only,
+                    shared: subsystem.is_shared(),
+                    limited: namespace.limit.is_any(),
+                })
             });
             namespaces.collect()
         };
@@ -266,7 +268,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     }
 
     /// The namespaces which the host of an I/O queue sees in its subsystem.
-    pub(super) fn view_of(&self, connection: &Connection) -> Option<Rc<[Namespace]>> {
+    pub(super) fn view_of(&self, connection: &Connection) -> Option<Rc<[Rc<Namespace>]>> {
         let (subnqn, host) = (connection.subnqn?, connection.host()?);
         let mut subsystems = self.catalog.subsystems().iter();
         let index = subsystems.position(|subsystem| subsystem.nqn().to_field() == subnqn)?;
@@ -276,6 +278,6 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         if seen.clone().all(|is_seen| is_seen) {
             return Some(Rc::clone(all));
         }
-        Some(all.iter().zip(seen).filter(|(_, is_seen)| *is_seen).map(|(one, _)| *one).collect())
+        Some(all.iter().zip(seen).filter(|(_, is_seen)| *is_seen).map(|(one, _)| Rc::clone(one)).collect())
     }
 }

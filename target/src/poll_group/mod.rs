@@ -163,7 +163,7 @@ pub struct PollGroup<V, B> {
     memory: Rc<Memory>,
     catalog: Arc<Catalog>,
     /// Namespaces of each subsystem, in the catalog's order.
-    views: Vec<Rc<[Namespace]>>,
+    views: Vec<Rc<[Rc<Namespace>]>>,
     connections: Vec<Option<Connection>>,
     next_generation: u32,
     controllers: Controllers,
@@ -432,10 +432,16 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             let (reactor, generation) = (self.settings.reactor, connection.generation);
             self.waiting.push_back(QueueName { reactor, qp, generation });
         }
-        let generation = connection.generation;
-        self.pass_claims_on(qp, generation);
-        self.pass_asks_on(qp, generation);
-        self.settle(now, qp);
+        let (generation, is_at_its_end) = (connection.generation, connection.qpair.fault().is_some());
+        if !self.desk.claims.is_empty() {
+            self.pass_claims_on(qp, generation);
+        }
+        if !self.desk.turns.is_empty() {
+            self.pass_asks_on(qp, generation);
+        }
+        if is_at_its_end {
+            self.settle(now, qp);
+        }
         left
     }
 

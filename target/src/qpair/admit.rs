@@ -1,4 +1,6 @@
 //! How a command comes in: looked at once and whole, in the order of its queue.
+use std::rc::Rc;
+
 use ironside_common::nvme::{Command, DataPointer, FabricsType, Status, admin, io};
 use ironside_common::verbs::{Received, TargetVerbs};
 
@@ -13,6 +15,7 @@ impl Qpair {
             let Some(slot) = self.free.pop() else { return };
             let received = self.incoming.pop_front().expect("just seen");
             self.counts.commands += 1;
+            self.counts_changed = true;
             self.slots[usize::from(slot)].number = self.counts.commands;
             let command = Command::from_capsule(cx.verbs.message(&received)).expect("its length was checked");
             let data_length = received.length - u32::try_from(Command::SIZE).expect("64");
@@ -45,12 +48,8 @@ impl Qpair {
                     if fuse == Some(Fuse::First) {
                         self.pairing = Pairing::Refused;
                     }
-                    self.refuse(
-                        slot,
-                        &command,
-                        pointer.ok().and_then(DataPointer::key_to_invalidate),
-                        status,
-                    );
+                    let key = pointer.ok().and_then(DataPointer::key_to_invalidate);
+                    self.refuse(cx.verbs, slot, &command, key, status);
                 }
             }
         }
@@ -82,7 +81,7 @@ impl Qpair {
             Role::Io(namespaces) if !command.is_fabrics() => {
                 let nsid = command.nsid.get();
                 let found = namespaces.binary_search_by_key(&nsid, |namespace| namespace.nsid);
-                let namespace = namespaces[found.map_err(|_| Status::INVALID_NAMESPACE)?];
+                let namespace = &namespaces[found.map_err(|_| Status::INVALID_NAMESPACE)?];
                 if namespace.shared && command.fuse() != 0 {
                     return Err(Status::INVALID_FIELD);
                 }
@@ -98,12 +97,12 @@ impl Qpair {
                 if let Some(status) = self.conflict(nsid, &request) {
                     return Err(status);
                 }
-                Ok(Work::Io(namespace, request))
+                Ok(Work::Io(Rc::clone(namespace), request))
             }
             Role::Unauthenticated if !is_authentication(command) => Err(Status::AUTHENTICATION_REQUIRED),
             _ => {
                 admin::transfer(command)?.check(pointer)?;
-                Ok(Work::Admin(*command))
+                Ok(Work::Admin(Box::new(*command)))
             }
         }
     }
@@ -125,14 +124,23 @@ impl Qpair {
     ) {
         if active.fetch_length().is_some() {
             self.enter(slot, Phase::AwaitBuffer(active));
-            self.await_fetch.push_back(slot);
-        } else if let Some(data) = execute::in_place(&active, cx.services) {
-            self.answer(cx, slot, active, (Status::SUCCESS, 0), Some(data), None);
-        } else if execute::need(&active).is_none() {
-            self.execute(cx, slot, Execution::new(active, (None, None)));
-        } else {
-            self.enter(slot, Phase::AwaitBuffer(active));
-            self.await_buffer.push_back(slot);
+            return self.await_fetch.push_back(slot);
+        }
+        if let Some(data) = execute::in_place(&active, cx.services) {
+            return self.answer(cx, slot, active, (Status::SUCCESS, 0), Some(data), None);
+        }
+        let room = match execute::need(&active) {
+            None => Some((None, None)),
+            // Where nobody waits, it need not be laid down to be taken up again at once.
+            Some(need) if !self.waits_for_buffer() => self.room(cx, need),
+            Some(_) => None,
+        };
+        match room {
+            Some(room) => self.execute(cx, slot, Execution::new(active, room)),
+            None => {
+                self.enter(slot, Phase::AwaitBuffer(active));
+                self.await_buffer.push_back(slot);
+            }
         }
     }
 }

@@ -137,6 +137,8 @@ impl SharedCounts {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use super::super::Namespace;
     use super::*;
     use ironside_common::nvme::io::Geometry;
@@ -144,7 +146,7 @@ mod tests {
     fn io(request: Request) -> Work {
         let geometry = Geometry { block_shift: 12, blocks: 100, transfer_max: 1 << 20 };
         Work::Io(
-            Namespace {
+            Rc::new(Namespace {
                 nsid: 3,
                 uuid: uuid::Uuid::nil(),
                 medium: 0,
@@ -152,7 +154,7 @@ mod tests {
                 read_only: false,
                 shared: false,
                 limited: false,
-            },
+            }),
             request,
         )
     }

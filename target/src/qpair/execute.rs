@@ -11,6 +11,9 @@ use super::phase::{Active, Execution, Phase, Reply, Work};
 use super::{AdminJob, AdminReply, Context, Qpair, ReservationJob, Services, copy};
 use crate::backend::{Done, Operation};
 
+/// Buffers for a command's data, and for what it compares.
+pub(super) type Room = (Option<Lease>, Option<Lease>);
+
 /// Buffers a command needs before it can go on, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Need {
@@ -20,11 +23,7 @@ pub(super) struct Need {
 
 impl Need {
     /// All or nothing: two commands which each hold half of what they need would wait for ever.
-    pub(super) fn take(
-        self,
-        pool: &Rc<Pool>,
-        account: &Rc<Account>,
-    ) -> Option<(Option<Lease>, Option<Lease>)> {
+    fn take(self, pool: &Rc<Pool>, account: &Rc<Account>) -> Option<Room> {
         match (self.data, self.scratch) {
             (Some(data), Some(scratch)) => {
                 let data = pool.lease_share(account, data)?;
@@ -79,6 +78,15 @@ enum Next {
 }
 
 impl Qpair {
+    /// Buffers, if there are some for this queue now.
+    pub(super) fn room<V, S>(&self, cx: &mut Context<'_, V, S>, need: Need) -> Option<Room> {
+        cx.buffers.checked_sub(1).and_then(|left| {
+            let room = need.take(cx.pool, &self.account)?;
+            cx.buffers = left;
+            Some(room)
+        })
+    }
+
     /// Step 5. To the medium, or to a controller.
     pub(super) fn execute<V: TargetVerbs, S: Services>(
         &mut self,
@@ -134,6 +142,7 @@ impl Qpair {
             return self.release(cx.verbs, slot, execution.active.message);
         }
         match done.result {
+            Ok(()) if execution.is_all() => self.finish(cx, slot, execution, Status::SUCCESS),
             Ok(()) => {
                 execution.step += 1;
                 self.execute(cx, slot, execution);
@@ -213,14 +222,17 @@ impl Qpair {
         lease: Option<Lease>,
     ) {
         self.counts.answered(&active.work, active.cid, status);
+        self.counts_changed = true;
         self.note_end(slot, status.is(Status::ABORT_REQUESTED));
         let invalidate = active.pointer.key_to_invalidate();
-        let in_place = active.medium().zip(active.extent()).filter(|_| data.is_some() && lease.is_none());
+        let is_in_place = data.is_some() && lease.is_none();
+        let in_place = active.namespace().filter(|_| is_in_place).map(Rc::clone).zip(active.bytes());
         if let Some(received) = active.message {
             cx.verbs.repost(received);
         }
         let lease = lease.filter(|_| data.is_some());
         self.reply(
+            cx.verbs,
             slot,
             Reply { cid: active.cid, status, result, data, _lease: lease, in_place, invalidate },
         );
@@ -234,7 +246,7 @@ fn next<V: TargetVerbs, S: Services>(
 ) -> Next {
     let (data, memory) = (execution.data_sge(cx.verbs), cx.memory);
     let (namespace, request) = match &execution.active.work {
-        Work::Admin(command) => return Next::Admin(AdminJob { token, command: *command, data }),
+        Work::Admin(command) => return Next::Admin(AdminJob { token, command: **command, data }),
         Work::Io(namespace, request) => (namespace, request),
     };
     let offset = |lba: u64| namespace.geometry.bytes(lba);

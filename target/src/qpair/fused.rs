@@ -128,15 +128,14 @@ impl Qpair {
             let Phase::AwaitBuffer(active) = &self.slots[usize::from(slot)].phase else {
                 unreachable!("only commands without a buffer wait for one");
             };
-            if self.send_credits == 0 || self.read_credits == 0 || cx.buffers == 0 {
+            if self.send_credits == 0 || self.read_credits == 0 {
                 return;
             }
             let need = execute::need(active).expect("a pair needs room");
-            let Some(leases) = need.take(cx.pool, &self.account) else { return };
-            cx.buffers -= 1;
+            let Some(room) = self.room(cx, need) else { return };
             self.await_fused.pop_front();
             let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
-            self.execute(cx, slot, Execution::new(active, leases));
+            self.execute(cx, slot, Execution::new(active, room));
         }
     }
 
@@ -153,14 +152,14 @@ impl Qpair {
         {
             return self.end_early(cx, (slot, named), execution);
         }
-        let Work::Io(namespace, io::Request::Compare { lba, blocks, .. }) = execution.active.work else {
+        let Work::Io(namespace, io::Request::Compare { lba, blocks, .. }) = &execution.active.work else {
             unreachable!("the first of a pair is a Compare");
         };
-        let length = namespace.bytes(blocks);
+        let (medium, length) = (namespace.medium, namespace.bytes(*blocks));
+        let offset = namespace.geometry.bytes(*lba);
         let room = |part: u32| lease(&execution).slice(part * length, length);
         let (compared, written, read) = (room(0), room(1), room(2));
         let token = self.token(Kind::Medium, slot);
-        let offset = namespace.geometry.bytes(lba);
         let barred = || self.barred(second, self.second(second));
         let refusal = match execution.step {
             READ => self.no_way(&execution.active).or_else(barred),
@@ -195,14 +194,14 @@ impl Qpair {
             }
             READ => {
                 self.enter(slot, Phase::Executing(execution));
-                cx.services.submit(token, namespace.medium, Operation::Read { offset, into: read });
+                cx.services.submit(token, medium, Operation::Read { offset, into: read });
             }
             WRITE if execute::equal(cx.memory, compared, read) => {
                 let Work::Io(_, io::Request::Write { fua, .. }) = self.second(second).work else {
                     unreachable!("the second of a pair is a Write");
                 };
                 self.enter(slot, Phase::Executing(execution));
-                cx.services.submit(token, namespace.medium, Operation::Write { offset, from: written, fua });
+                cx.services.submit(token, medium, Operation::Write { offset, from: written, fua });
             }
             WRITE => {
                 let failed = [Status::COMPARE_FAILURE, Status::ABORTED_FAILED_FUSED];

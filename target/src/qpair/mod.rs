@@ -19,6 +19,7 @@ mod counts;
 mod execute;
 mod fused;
 mod phase;
+mod respond;
 mod restriction;
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ use std::rc::Rc;
 
 use ironside_common::memory::{Account, Memory, Pool};
 use ironside_common::nvme::io::Geometry;
-use ironside_common::nvme::{Command, Completion, Status, io, reservation};
+use ironside_common::nvme::{Command, Status, io, reservation};
 use ironside_common::verbs::{Kind, QpHandle, Received, Sge, TargetVerbs, Token, Wc, WcStatus};
 use uuid::Uuid;
 
@@ -39,7 +40,7 @@ use self::abort::Unwanted;
 pub use self::counts::{Counts, Failure, SharedCounts};
 pub use self::fused::FUSED_MAX;
 use self::fused::Pairing;
-use self::phase::{Active, Execution, Phase, Reply, Slot, Work};
+use self::phase::{Active, Execution, Phase, Slot, Work};
 pub use self::phase::{Extent, Fault};
 use self::restriction::Restriction;
 use crate::backend::Medium;
@@ -139,7 +140,7 @@ pub enum Role {
     /// Connected, but nobody has proven yet to be its host.
     Unauthenticated,
     Admin,
-    Io(Rc<[Namespace]>),
+    Io(Rc<[Rc<Namespace>]>),
 }
 
 #[derive(Debug)]
@@ -170,6 +171,8 @@ pub struct Qpair {
     writes_first: bool,
     fault: Option<Fault>,
     counts: Counts,
+    /// Since they were asked for last.
+    counts_changed: bool,
     /// What reservations of namespaces keep its host from.
     restrictions: Vec<Restriction>,
     /// Namespaces to which this is no way, and what their commands are refused with.
@@ -207,6 +210,7 @@ impl Qpair {
             writes_first: false,
             fault: None,
             counts: Counts::default(),
+            counts_changed: false,
             restrictions: Vec::new(),
             inaccessible: Vec::new(),
             limited: false,
@@ -229,7 +233,7 @@ impl Qpair {
     }
 
     /// New namespaces for an I/O queue, between two turns. Commands under way finish on the old ones.
-    pub fn set_namespaces(&mut self, namespaces: Rc<[Namespace]>) {
+    pub fn set_namespaces(&mut self, namespaces: Rc<[Rc<Namespace>]>) {
         if let Role::Io(current) = &mut self.role {
             *current = namespaces;
         }
@@ -376,6 +380,11 @@ impl Qpair {
         &self.counts
     }
 
+    /// What it has done so far, if it has done anything since this was asked.
+    pub fn new_counts(&mut self) -> Option<&Counts> {
+        mem::take(&mut self.counts_changed).then_some(&self.counts)
+    }
+
     pub fn send_credits(&self) -> u32 {
         self.send_credits
     }
@@ -384,12 +393,24 @@ impl Qpair {
         self.read_credits
     }
 
-    /// Everything that can go on, goes on: oldest waiter first in each queue.
+    /// Everything that can go on, goes on: oldest waiter first in each queue. Mostly there is nothing.
     pub fn advance<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>) {
         if self.fault.is_some() {
             return;
         }
-        self.admit(cx);
+        if !self.incoming.is_empty() {
+            self.admit(cx);
+        }
+        if self.waits_for_buffer() {
+            self.start(cx);
+        }
+        if !self.await_send.is_empty() {
+            self.respond(cx.verbs);
+        }
+    }
+
+    /// Step 3. Those who wait for a buffer get one; reads and writes take turns in being first.
+    fn start<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>) {
         if self.writes_first {
             self.start_fetches(cx);
             self.start_reads(cx);
@@ -399,7 +420,6 @@ impl Qpair {
         }
         self.start_fused(cx);
         self.writes_first = !self.writes_first;
-        self.respond(cx.verbs);
     }
 
     /// Blocks which others had claimed may be free.
@@ -419,14 +439,10 @@ impl Qpair {
                 unreachable!("only commands without a buffer wait for one");
             };
             let need = execute::need(active).expect("it waits because it needs some");
-            if cx.buffers == 0 {
-                return;
-            }
-            let Some(leases) = need.take(cx.pool, &self.account) else { return };
-            cx.buffers -= 1;
+            let Some(room) = self.room(cx, need) else { return };
             self.await_buffer.pop_front();
             let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
-            self.execute(cx, slot, Execution::new(active, leases));
+            self.execute(cx, slot, Execution::new(active, room));
         }
     }
 
@@ -436,21 +452,20 @@ impl Qpair {
             let Phase::AwaitBuffer(active) = &self.slots[usize::from(slot)].phase else {
                 unreachable!("only commands without a buffer wait for one");
             };
-            if self.send_credits == 0 || self.read_credits == 0 || cx.buffers == 0 {
+            if self.send_credits == 0 || self.read_credits == 0 {
                 return;
             }
             let (need, remote) = (execute::need(active), active.remote());
             let need = need.expect("it has data to fetch");
-            let Some(leases) = need.take(cx.pool, &self.account) else { return };
-            cx.buffers -= 1;
+            let Some(room) = self.room(cx, need) else { return };
             self.await_fetch.pop_front();
             self.send_credits -= 1;
             self.read_credits -= 1;
             let from = remote.expect("only a host's memory is fetched from");
-            let into = leases.0.as_ref().expect("the data needs room").sge();
+            let into = room.0.as_ref().expect("the data needs room").sge();
             cx.verbs.post_fetch(self.handle, self.token(Kind::Fetch, slot), from, into);
             let Phase::AwaitBuffer(active) = self.leave(slot) else { unreachable!("just seen") };
-            self.enter(slot, Phase::Fetching(Execution::new(active, leases)));
+            self.enter(slot, Phase::Fetching(Execution::new(active, room)));
         }
     }
 
@@ -465,53 +480,6 @@ impl Qpair {
             return self.release(cx.verbs, slot, execution.active.message);
         }
         self.execute(cx, slot, execution);
-    }
-
-    /// Step 6. The answer is known.
-    fn reply(&mut self, slot: u16, reply: Reply) {
-        self.enter(slot, Phase::AwaitSend(reply));
-        self.await_send.push_back(slot);
-    }
-
-    fn refuse(&mut self, slot: u16, command: &Command, invalidate: Option<u32>, status: Status) {
-        let cid = command.cid.get();
-        self.counts.failed(cid, status, command.nsid.get());
-        self.reply(
-            slot,
-            Reply { cid, status, result: 0, data: None, _lease: None, in_place: None, invalidate },
-        );
-    }
-
-    /// Step 7. Post the response. The receive the host will need next has been posted before.
-    fn respond(&mut self, verbs: &mut impl TargetVerbs) {
-        while let Some(&slot) = self.await_send.front() {
-            let Phase::AwaitSend(reply) = &self.slots[usize::from(slot)].phase else {
-                unreachable!("only replies wait for the send queue");
-            };
-            let Some(credits) = self.send_credits.checked_sub(reply.cost()) else { return };
-            self.send_credits = credits;
-            self.await_send.pop_front();
-            let Phase::AwaitSend(reply) = self.leave(slot) else { unreachable!("just seen") };
-            let sqhd = self.advance_sqhd();
-            let completion = Completion::new(reply.result, sqhd, self.sqid, reply.cid, reply.status);
-            verbs.post_respond(
-                self.handle,
-                self.token(Kind::Respond, slot),
-                reply.data,
-                &completion.to_bytes(),
-                reply.invalidate,
-            );
-            self.enter(slot, Phase::Responding(reply));
-        }
-    }
-
-    /// Step 8. The response is out, and by the fabric's ordering so is the data before it.
-    fn on_responded(&mut self, slot: u16) {
-        let Phase::Responding(reply) = self.leave(slot) else {
-            unreachable!("a response completed for a command which did not respond");
-        };
-        self.send_credits += reply.cost();
-        self.free_slot(slot);
     }
 
     fn on_failed<V: TargetVerbs, S: Services>(
@@ -529,19 +497,10 @@ impl Qpair {
         }
     }
 
-    /// The submission queue head after one more command was taken from it; without flow control FFFFh once, and then
-    /// 0 (NVM Express base specification 2.2, sections 3.3.2.5 and 6.3).
-    fn advance_sqhd(&mut self) -> u16 {
-        if self.sq_size == 0 {
-            return mem::take(&mut self.sqhd);
-        }
-        self.sqhd = (self.sqhd + 1) % self.sq_size;
-        self.sqhd
-    }
-
     fn enter(&mut self, slot: u16, phase: Phase) {
-        let old = mem::replace(&mut self.slots[usize::from(slot)].phase, phase);
-        assert!(matches!(old, Phase::Free), "left {old:?} behind");
+        let place = &mut self.slots[usize::from(slot)].phase;
+        assert!(matches!(place, Phase::Free), "{place:?} would be left behind");
+        *place = phase;
     }
 
     fn leave(&mut self, slot: u16) -> Phase {

@@ -1,4 +1,7 @@
 //! Where a command stands, and what it holds there. Letting go of a phase lets go of its resources.
+use std::ops::Range;
+use std::rc::Rc;
+
 use ironside_common::memory::Lease;
 use ironside_common::nvme::{Command, DataPointer, Status, io, reservation};
 use ironside_common::verbs::{Received, Remote, Sge, Verbs};
@@ -90,7 +93,9 @@ impl Phase {
     /// The medium this command still needs, by its number.
     pub(super) fn medium(&self) -> Option<usize> {
         match self {
-            Self::AwaitSend(reply) | Self::Responding(reply) => reply.in_place.map(|(medium, _)| medium),
+            Self::AwaitSend(reply) | Self::Responding(reply) => {
+                reply.in_place.as_ref().map(|(namespace, _)| namespace.medium)
+            }
             _ => self.active().and_then(Active::medium),
         }
     }
@@ -115,7 +120,9 @@ impl Phase {
     pub(super) fn is_at(&self, extent: &Extent) -> bool {
         let at = match self {
             Self::Executing(execution) => execution.active.extent(),
-            Self::AwaitSend(reply) | Self::Responding(reply) => reply.in_place.map(|(_, extent)| extent),
+            Self::AwaitSend(reply) | Self::Responding(reply) => {
+                reply.in_place.as_ref().map(|(namespace, bytes)| Extent::new(namespace, bytes))
+            }
             _ => None,
         };
         at.is_some_and(|at| at.overlaps(extent))
@@ -131,6 +138,10 @@ pub struct Extent {
 }
 
 impl Extent {
+    fn new(namespace: &Namespace, bytes: &Range<u64>) -> Self {
+        Self { namespace: namespace.uuid, start: bytes.start, end: bytes.end }
+    }
+
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         self.namespace == other.namespace && self.start < other.end && other.start < self.end
@@ -153,7 +164,7 @@ pub(super) struct Active {
 
 impl Active {
     /// The namespace of an I/O command.
-    pub(super) fn namespace(&self) -> Option<&Namespace> {
+    pub(super) fn namespace(&self) -> Option<&Rc<Namespace>> {
         match &self.work {
             Work::Io(namespace, _) => Some(namespace),
             Work::Admin(_) => None,
@@ -167,20 +178,24 @@ impl Active {
 
     /// The blocks an I/O command is about; all of them where only its data will tell.
     pub(super) fn extent(&self) -> Option<Extent> {
+        Some(Extent::new(self.namespace()?, &self.bytes()?))
+    }
+
+    /// As [`Self::extent`], of its namespace.
+    pub(super) fn bytes(&self) -> Option<Range<u64>> {
         let Work::Io(namespace, request) = &self.work else { return None };
-        let (start, end) = match *request {
+        match *request {
             io::Request::Read { lba, blocks, .. }
             | io::Request::Write { lba, blocks, .. }
             | io::Request::Compare { lba, blocks, .. }
             | io::Request::Verify { lba, blocks, .. }
             | io::Request::WriteZeroes { lba, blocks, .. } => {
                 let bytes = |lba| namespace.geometry.bytes(lba);
-                (bytes(lba), bytes(lba + u64::from(blocks)))
+                Some(bytes(lba)..bytes(lba + u64::from(blocks)))
             }
-            io::Request::DatasetManagement { .. } | io::Request::Copy { .. } => (0, u64::MAX),
-            io::Request::Flush | io::Request::Reservation(_) | io::Request::Unknown(_) => return None,
-        };
-        Some(Extent { namespace: namespace.uuid, start, end })
+            io::Request::DatasetManagement { .. } | io::Request::Copy { .. } => Some(0..u64::MAX),
+            io::Request::Flush | io::Request::Reservation(_) | io::Request::Unknown(_) => None,
+        }
     }
 
     /// The host's memory for this command's data, if it is not in the capsule.
@@ -219,8 +234,9 @@ impl Active {
 #[derive(Debug)]
 pub(super) enum Work {
     /// For a controller, or for whoever decides about a Connect.
-    Admin(Command),
-    Io(Namespace, io::Request),
+    /// In a box, since it is large and rare: a phase is moved with every step of every command.
+    Admin(Box<Command>),
+    Io(Rc<Namespace>, io::Request),
 }
 
 /// A command being executed, step by step, and the memory it uses meanwhile.
@@ -243,6 +259,14 @@ impl Execution {
         Self { active, data, scratch, step: 0, gathers_from: None }
     }
 
+    /// Whether one operation of the medium is all there is to do.
+    pub(super) fn is_all(&self) -> bool {
+        let one = |request: &io::Request| {
+            matches!(request, io::Request::Read { .. } | io::Request::Write { .. } | io::Request::Flush)
+        };
+        self.active.second.is_none() && matches!(&self.active.work, Work::Io(_, request) if one(request))
+    }
+
     /// Where the command's data is or goes.
     pub(super) fn data_sge(&self, verbs: &impl Verbs) -> Option<Sge> {
         match (&self.data, &self.active.message, self.active.pointer) {
@@ -263,8 +287,8 @@ pub(super) struct Reply {
     pub(super) data: Option<(Sge, Remote)>,
     /// Keeps the memory of `data` until it is sent; never read.
     pub(super) _lease: Option<Lease>,
-    /// The medium whose own memory `data` is, by its number, and where in it.
-    pub(super) in_place: Option<(usize, Extent)>,
+    /// The namespace whose medium's own memory `data` is, and which of its bytes.
+    pub(super) in_place: Option<(Rc<Namespace>, Range<u64>)>,
     pub(super) invalidate: Option<u32>,
 }
 

@@ -3,8 +3,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use ironside_common::memory::{Region, SizeClass};
-use ironside_common::nvme::DataPointer;
 use ironside_common::nvme::io::{self, Geometry};
+use ironside_common::nvme::{Completion, DataPointer};
 use ironside_common::provider::sim::{Choices, Network, Prng, SimProvider};
 use ironside_common::verbs::{
     Access, CmEvent, ConnectParameters, Connections, Event, Exposure, HostVerbs, Verbs,
@@ -240,7 +240,7 @@ impl World {
             shared: false,
             limited: prng.chance(40),
         };
-        qpair.connected(Role::Io(Rc::new([namespace])), 1, Some(depth + 1));
+        qpair.connected(Role::Io(Rc::new([Rc::new(namespace)])), 1, Some(depth + 1));
         let disk = Disk {
             memory: Rc::clone(&memory),
             bytes: vec![0; (BLOCKS << SHIFT) as usize],
