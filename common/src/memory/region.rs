@@ -6,11 +6,12 @@
 use std::any::Any;
 use std::io;
 use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::PAGE;
 use super::copy::copy_racing;
@@ -138,6 +139,21 @@ impl Region {
         Ok(Arc::new(region))
     }
 
+    /// The first `length` bytes of a file which other processes have mapped too, and write while we read: memory shared
+    /// with them. If the file becomes shorter, touching what is gone ends this process (SIGBUS).
+    ///
+    /// # Errors
+    /// When the kernel refuses, as it does if the file is not open for reading and writing.
+    pub fn of_file(file: impl AsFd, length: usize) -> io::Result<Arc<Self>> {
+        let size = NonZeroUsize::new(length).ok_or(io::ErrorKind::InvalidInput)?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let base = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, file, 0) }?.cast::<u8>();
+        let (mapping, discards) = ((base, length), AtomicU32::new(PINNED));
+        let (huge, shared, passing, keeper) = (false, true, false, None);
+        Ok(Arc::new(Self { base, length, mapping, huge, shared, passing, keeper, discards }))
+    }
+
     /// Memory of somebody else's, as it lies, whose pages stay.
     ///
     /// # Safety
@@ -217,6 +233,34 @@ impl Region {
         }
         // SAFETY: `from` is valid for that many bytes, and `into`, a Rust reference, cannot overlap them.
         unsafe { from.as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) }
+    }
+
+    /// A number of two bytes which another process may write meanwhile: it is read as a whole, and before whatever is read
+    /// of the region after it.
+    ///
+    /// # Panics
+    /// If it does not lie inside, or at an odd offset.
+    #[must_use]
+    pub fn load_u16(&self, offset: usize) -> u16 {
+        self.atomic_u16(offset).load(Ordering::Acquire)
+    }
+
+    /// Writes a number of two bytes as a whole, and after whatever was written to the region before it.
+    ///
+    /// # Panics
+    /// If it does not lie inside, or at an odd offset.
+    pub fn store_u16(&self, offset: usize, value: u16) {
+        self.atomic_u16(offset).store(value, Ordering::Release);
+    }
+
+    fn atomic_u16(&self, offset: usize) -> &AtomicU16 {
+        let at = self.pointer(offset, size_of::<u16>()).as_ptr();
+        assert!(at.addr().is_multiple_of(align_of::<AtomicU16>()), "an aligned number");
+        #[expect(clippy::cast_ptr_alignment, reason = "just checked")]
+        let at = at.cast::<u16>();
+        // SAFETY: it is mapped as long as this lives, and aligned; whoever else writes it does so by atomics, or by
+        // instructions the compiler does not know of.
+        unsafe { AtomicU16::from_ptr(at) }
     }
 
     /// Sets `length` bytes from `offset` on to zero.
@@ -319,6 +363,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_file_is_memory_shared_with_whoever_has_it() {
+        let file = std::fs::File::from(
+            nix::sys::memfd::memfd_create(c"shared", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).unwrap(),
+        );
+        file.set_len(8192).unwrap();
+        let (region, theirs) = (Region::of_file(&file, 8192).unwrap(), Region::of_file(&file, 4096).unwrap());
+        region.write(100, b"hello");
+        region.store_u16(2, 0x1234);
+        let mut back = [0; 5];
+        theirs.read(100, &mut back);
+        assert_eq!((&back, theirs.load_u16(2), theirs.len()), (b"hello", 0x1234, 4096));
+        assert!(region.discard(0, 4096).is_err(), "it is not ours to give back");
+        assert!(Region::of_file(&file, 0).is_err());
     }
 
     #[test]
