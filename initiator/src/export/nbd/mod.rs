@@ -15,7 +15,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use server::{Listener, Server};
+pub use server::Server;
 
 use crate::volume::Geometry;
 

@@ -2,13 +2,10 @@
 //!
 //! A connection is *hot* while its socket is read each turn; before the reactor sleeps it goes *cold*: the
 //! ring watches it, and it is left alone until the ring says that something came.
-use std::fs::{self, Permissions};
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -22,6 +19,7 @@ use tracing::{debug, info};
 use super::connection::{Connection, Tag};
 use super::{Parameters, socket};
 use crate::attach::{Context, Export};
+use crate::export::Listener;
 use crate::volume::{Completed, Geometry};
 
 /// Clients at once. More are turned away.
@@ -35,14 +33,6 @@ const LISTENER: u16 = u16::MAX;
 /// Slots from here on are about room to send, those below about something to read.
 const WRITABLE: u16 = 1 << 15;
 const _: () = assert!(CONNECTIONS < WRITABLE);
-
-/// The socket of an export before, and while, it is served. Its file goes with it.
-pub struct Listener {
-    path: PathBuf,
-    socket: UnixListener,
-    /// How many clients are connected, for others to see.
-    clients: Arc<AtomicUsize>,
-}
 
 /// One volume as an NBD export.
 pub struct Server {
@@ -75,38 +65,6 @@ struct Link {
     writing: Watch,
     /// The kernel would take no more output when last tried.
     full: bool,
-}
-
-impl Listener {
-    /// Listens at `path`, where whatever is left of an earlier socket is removed. Only this user may
-    /// connect.
-    ///
-    /// # Errors
-    /// When the socket cannot be made there.
-    pub fn bind(path: &Path) -> io::Result<Self> {
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let socket = UnixListener::bind(path)?;
-        let listener = Self { path: path.to_owned(), socket, clients: Arc::default() };
-        fs::set_permissions(path, Permissions::from_mode(0o600))?;
-        listener.socket.set_nonblocking(true)?;
-        Ok(listener)
-    }
-
-    /// How many clients are connected, now and later.
-    #[must_use]
-    pub fn clients(&self) -> Arc<AtomicUsize> {
-        Arc::clone(&self.clients)
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // Somebody may have removed it already.
-        let _ = fs::remove_file(&self.path);
-    }
 }
 
 impl Server {

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::world::{client_flags, info_data, option, parameters, request};
+use crate::export::Listener;
+use crate::export::nbd::Server;
 use crate::export::nbd::wire::{command, option as number};
-use crate::export::nbd::{Listener, Server};
 use crate::export::tests::{GEOMETRY, Running};
 
 struct Served {
