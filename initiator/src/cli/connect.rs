@@ -108,6 +108,13 @@ pub(super) fn print(attachment: &Attachment, format: Format) {
             if attachment.via == Via::Nbd {
                 eprintln!("{name}: clients call it nbd+unix:///?socket={}", device.display());
             }
+            if attachment.via == Via::VhostUserBlk {
+                eprintln!(
+                    "{name}: QEMU takes it by -chardev socket,id={name},path={},reconnect=1 \
+                     -device vhost-user-blk-pci,chardev={name}, and memory which is shared",
+                    device.display()
+                );
+            }
         }
         Format::Json => table::print_json(&json!({
             "DevicePath": attachment.device,

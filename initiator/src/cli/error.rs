@@ -100,8 +100,8 @@ pub enum CliError {
     Ublk(#[from] UblkError),
     #[error(transparent)]
     NbdDevice(#[from] NbdDeviceError),
-    #[error("cannot serve NBD at {}: {source}", path.display())]
-    Nbd { path: PathBuf, source: io::Error },
+    #[error("cannot serve at {}: {source}", path.display())]
+    Socket { path: PathBuf, source: io::Error },
     #[error("{0} of the checks failed")]
     Unwell(usize),
     #[error("a key of {length} bytes does not go with --hmac {hmac}: 1 takes 32, 2 takes 48, 3 takes 64")]
@@ -148,7 +148,7 @@ impl CliError {
             | Self::Loop(_)
             | Self::Ublk(_)
             | Self::NbdDevice(_)
-            | Self::Nbd { .. }
+            | Self::Socket { .. }
             | Self::System { .. } => Class::System,
         }
     }

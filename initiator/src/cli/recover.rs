@@ -11,7 +11,7 @@ use super::table;
 
 /// Take over devices whose process has died
 ///
-/// A ublk device holds its requests when the process behind it dies. This starts another one, which connects as the first did,
+/// A ublk device holds its requests when the process behind it dies, and a virtual machine waits for its disk. This starts another one, which connects as the first did,
 /// makes sure that the volume is the same, and has the requests go on. Secrets come from the files that connect was given.
 /// Without a name, everything that can be recovered is.
 #[derive(Args, Debug)]

@@ -22,6 +22,11 @@ pub enum Use {
     Requests(u64),
     /// So many NBD clients are connected.
     NbdClients(usize),
+    /// A virtual machine has it as its disk.
+    Machine {
+        pid: u32,
+        name: String,
+    },
 }
 
 impl fmt::Display for Use {
@@ -33,6 +38,8 @@ impl fmt::Display for Use {
             Self::OpenBy { pid, name } => write!(f, "open by {name} (process {pid})"),
             Self::Requests(count) => write!(f, "busy with {count} request(s)"),
             Self::NbdClients(count) => write!(f, "used by {count} NBD client(s)"),
+            Self::Machine { pid: 0, .. } => f.write_str("used by a machine of another container"),
+            Self::Machine { pid, name } => write!(f, "used by the machine {name} (process {pid})"),
         }
     }
 }

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 
-use super::Attachment;
 use super::control::{Question, ask};
+use super::{Attachment, Via};
 use crate::export::loop_device::LoopDevice;
 use crate::export::usage::{self, Use};
+use crate::export::vhost_user::Machine;
 use crate::export::{fuse, nbd_device, ublk};
 
 /// Attachments of one user at once.
@@ -205,14 +206,23 @@ impl Entry {
 
     /// Who uses what a dead process has left behind.
     pub(crate) fn uses(&self) -> Vec<Use> {
+        if let Some(machine) = self.machine() {
+            return vec![machine];
+        }
         self.left_behind().map(|device| usage::of(&device)).unwrap_or_default()
     }
 
-    /// Whether another process may take over the device of one that has died.
+    /// The virtual machine which waits for its disk.
+    fn machine(&self) -> Option<Use> {
+        let is_its_disk = self.attachment.as_ref()?.via == Via::VhostUserBlk;
+        Machine::read(&self.path).filter(|_| is_its_disk)?.uses()
+    }
+
+    /// Whether another process may take over the device, or the machine, of one that has died.
     pub(crate) fn is_recoverable(&self) -> bool {
         !self.is_alive()
             && self.attachment.as_ref().is_some_and(|attachment| attachment.via.is_recoverable())
-            && self.left_behind().is_some()
+            && (self.left_behind().is_some() || self.machine().is_some())
     }
 
     /// The block device a process has left behind, if it is still that.

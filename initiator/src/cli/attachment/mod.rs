@@ -41,6 +41,8 @@ pub enum Via {
     NbdDevice,
     /// An NBD server on a Unix socket, for qemu, libnbd, fio: needs nothing
     Nbd,
+    /// The disk of a virtual machine, on a Unix socket, which outlives a crash of ours: needs nothing
+    VhostUserBlk,
 }
 
 impl Via {
@@ -53,6 +55,7 @@ impl Via {
             Self::FuseFile => "FUSE",
             Self::NbdDevice => "the kernel's NBD client",
             Self::Nbd => "NBD",
+            Self::VhostUserBlk => "vhost-user",
         }
     }
 
@@ -63,7 +66,7 @@ impl Via {
 
     /// Whether a process may take it over from one that has died.
     pub(super) const fn is_recoverable(self) -> bool {
-        matches!(self, Self::Ublk | Self::NbdDevice)
+        matches!(self, Self::Ublk | Self::NbdDevice | Self::VhostUserBlk)
     }
 }
 
@@ -76,6 +79,7 @@ impl fmt::Display for Via {
             Self::FuseFile => "fuse-file",
             Self::NbdDevice => "nbd-device",
             Self::Nbd => "nbd",
+            Self::VhostUserBlk => "vhost-user-blk",
         })
     }
 }

@@ -64,7 +64,7 @@ impl Machine {
         let fuse =
             || missing("/dev/fuse", "load the driver (modprobe fuse; in a container, hand in /dev/fuse)");
         match via {
-            Via::Auto | Via::Nbd => None,
+            Via::Auto | Via::Nbd | Via::VhostUserBlk => None,
             Via::FuseFile if !self.fuse => fuse(),
             Via::FuseFile if !self.root && !self.fusermount => {
                 missing("root or fusermount3", "run it as root, or install fuse3")
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_way_that_is_asked_for_is_taken_or_refused_with_what_helps() {
-        for via in [Via::Ublk, Via::Fuse, Via::FuseFile, Via::NbdDevice, Via::Nbd] {
+        for via in [Via::Ublk, Via::Fuse, Via::FuseFile, Via::NbdDevice, Via::Nbd, Via::VhostUserBlk] {
             let (taken, reason) = decide_on(via, &machine()).unwrap();
             assert!(taken == via && reason.ends_with("as asked"), "{reason}");
         }

@@ -1,5 +1,5 @@
-//! What the process offers to others on this machine: a block device of the ublk driver, the NBD socket, or the FUSE file
-//! with or without a loop device.
+//! What the process offers to others on this machine: a block device of the ublk driver, a socket for NBD or for machines, or
+//! the FUSE file with or without a loop device.
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -13,15 +13,17 @@ use std::time::Duration;
 use ironside_common::size::Size;
 use tracing::{info, warn};
 
-use crate::attach::{Attached, Description};
+use crate::attach::{Attached, Description, Export, Site};
 use crate::cli::attachment::{Attachment, Claim, MOUNT, Specification, Via, VolumeFacts};
 use crate::cli::error::CliError;
+use crate::export::Listener;
 use crate::export::fuse::{Fuse, Mount};
 use crate::export::loop_device::LoopDevice;
-use crate::export::nbd::{Listener, Parameters, Server};
+use crate::export::nbd::{Parameters, Server};
 use crate::export::nbd_device::NbdDevice;
 use crate::export::ublk::{Device, Parts, Ublk, UblkError};
 use crate::export::usage::{self, Use};
+use crate::export::vhost_user::{self, Disk, Machine};
 use crate::host::Namespace;
 use crate::volume::Geometry;
 
@@ -38,6 +40,10 @@ pub(super) enum Offer {
     Nbd {
         socket: PathBuf,
         clients: Arc<AtomicUsize>,
+    },
+    VhostUser {
+        socket: PathBuf,
+        machines: Arc<AtomicUsize>,
     },
     /// Without a loop device it is the file that is offered.
     Fuse {
@@ -85,6 +91,7 @@ impl Offer {
                 }
                 Ok(offer)
             }
+            Via::VhostUserBlk => Self::vhost_user(attached, claim, namespace, geometry),
             Via::Nbd | Via::Auto => {
                 let parameters = parameters(specification, nsid, geometry);
                 Self::nbd(attached, &claim.path().join("nbd.sock"), nsid, parameters)
@@ -107,8 +114,11 @@ impl Offer {
         if !is_the_same || block_size != namespace.geometry.block_size || namespace.geometry.size < size {
             return Err(CliError::AnotherVolume { name: before.name.clone(), found: identity });
         }
-        let mark = claim.known_mark().ok_or(CliError::NotRecoverable { name: before.name.clone() })?;
         let geometry = geometry(&before.specification, namespace);
+        if before.via == Via::VhostUserBlk {
+            return Self::vhost_user(attached, claim, namespace, geometry);
+        }
+        let mark = claim.known_mark().ok_or(CliError::NotRecoverable { name: before.name.clone() })?;
         let nsid = namespace.nsid;
         // If this fails the device stays as it is: others wait for it.
         let mut offer = if before.via == Via::NbdDevice {
@@ -137,11 +147,33 @@ impl Offer {
     }
 
     fn nbd(attached: &Attached, path: &Path, nsid: u32, parameters: Parameters) -> Result<Self, CliError> {
-        let failed = |source| CliError::Nbd { path: path.to_owned(), source };
+        let failed = |source| CliError::Socket { path: path.to_owned(), source };
         let listener = Listener::bind(path).map_err(failed)?;
         let clients = listener.clients();
         attached.export(nsid, Box::new(move |_| Ok(Box::new(Server::new(listener, parameters)))))?;
         Ok(Self::Nbd { socket: path.to_owned(), clients })
+    }
+
+    /// Serves one machine after the other. One that waits for us goes on as it was.
+    fn vhost_user(
+        attached: &Attached,
+        claim: &Claim,
+        namespace: &Namespace,
+        geometry: Geometry,
+    ) -> Result<Self, CliError> {
+        let (directory, socket) = (claim.path().to_owned(), claim.path().join("vhost.sock"));
+        let writeback = Machine::read(&directory).is_none_or(Machine::writeback);
+        let disk = Disk::new(geometry, &disk_name(namespace)).with_writeback(writeback);
+        let failed = |source| CliError::Socket { path: socket.clone(), source };
+        let listener = Listener::bind(&socket).map_err(failed)?;
+        let machines = listener.clients();
+        let serve = move |site: Site<'_>| {
+            let piece_size = site.pool.largest().min(geometry.max_transfer);
+            let export = vhost_user::Server::new(listener, disk, directory, piece_size);
+            Ok(Box::new(export) as Box<dyn Export>)
+        };
+        attached.export(namespace.nsid, Box::new(serve))?;
+        Ok(Self::VhostUser { socket, machines })
     }
 
     fn fuse(
@@ -172,7 +204,7 @@ impl Offer {
         match self {
             Self::Ublk { device, .. } => device.path(),
             Self::NbdDevice { device, .. } => device.path(),
-            Self::Nbd { socket, .. } => socket.clone(),
+            Self::Nbd { socket, .. } | Self::VhostUser { socket, .. } => socket.clone(),
             Self::Fuse { device: Some(device), .. } => device.path().to_owned(),
             Self::Fuse { mount, .. } => mount.file(),
         }
@@ -184,6 +216,12 @@ impl Offer {
                 0 => Vec::new(),
                 clients => vec![Use::NbdClients(clients)],
             },
+            Self::VhostUser { machines, .. } if machines.load(Ordering::Relaxed) == 0 => Vec::new(),
+            Self::VhostUser { socket, .. } => {
+                let known = socket.parent().and_then(Machine::read);
+                let somebody = || Some(Use::Machine { pid: 0, name: String::new() });
+                known.map_or_else(somebody, Machine::uses).into_iter().collect()
+            }
             Self::Ublk { .. } | Self::NbdDevice { .. } | Self::Fuse { .. } => usage::of(&self.device()),
         }
     }
@@ -201,6 +239,7 @@ impl Offer {
             Self::Ublk { .. } => (Via::Ublk, None),
             Self::NbdDevice { .. } => (Via::NbdDevice, None),
             Self::Nbd { .. } => (Via::Nbd, None),
+            Self::VhostUser { .. } => (Via::VhostUserBlk, None),
             Self::Fuse { device: Some(device), .. } => (Via::Fuse, Some(device.path().to_owned())),
             Self::Fuse { .. } => (Via::FuseFile, None),
         };
@@ -224,7 +263,8 @@ impl Offer {
     pub(super) fn follow(&mut self, now: u64) {
         let path = self.device();
         let resized = match self {
-            Self::Nbd { .. } | Self::Fuse { device: None, .. } => return,
+            // A machine is told by the reactor.
+            Self::Nbd { .. } | Self::VhostUser { .. } | Self::Fuse { device: None, .. } => return,
             Self::Ublk { size, .. } | Self::NbdDevice { size, .. } | Self::Fuse { size, .. }
                 if *size == now =>
             {
@@ -256,7 +296,7 @@ impl Offer {
 
     /// Has what the kernel still holds back written, unless that takes too long.
     pub(super) fn sync(&self, patience: Duration) {
-        if matches!(self, Self::Nbd { .. }) {
+        if matches!(self, Self::Nbd { .. } | Self::VhostUser { .. }) {
             return;
         }
         let path = self.device();
@@ -275,7 +315,7 @@ impl Offer {
     /// what it serves.
     pub(super) fn withdraw(self) {
         match self {
-            Self::Nbd { .. } => {}
+            Self::Nbd { .. } | Self::VhostUser { .. } => {}
             Self::Ublk { mut device, .. } => remove(&mut device),
             Self::NbdDevice { device, .. } => {
                 if let Err(error) = device.remove() {
@@ -300,6 +340,15 @@ fn geometry(specification: &Specification, namespace: &Namespace) -> Geometry {
 
 fn parameters(specification: &Specification, nsid: u32, geometry: Geometry) -> Parameters {
     Parameters::new(nsid.to_string(), format!("{} namespace {nsid}", specification.nqn), geometry)
+}
+
+/// What a machine is told its disk is called: what names the namespace for good, as far as there is room.
+fn disk_name(namespace: &Namespace) -> String {
+    let identity = namespace.identity.to_string();
+    match identity.split_once(' ') {
+        Some(("UUID" | "NGUID" | "EUI64", number)) => number.replace('-', ""),
+        _ => format!("ironside-{}", namespace.nsid),
+    }
 }
 
 fn remove(device: &mut Device) {
