@@ -14,6 +14,8 @@ mod library;
 #[cfg(test)]
 mod linking;
 #[cfg(test)]
+mod machine;
+#[cfg(test)]
 mod media;
 #[cfg(test)]
 mod multipath;
@@ -23,6 +25,8 @@ mod qos;
 mod reload;
 #[cfg(test)]
 mod reservation;
+#[cfg(test)]
+mod vhost_user;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
