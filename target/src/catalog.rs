@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 pub use self::access::{ANA_GROUP_MAX, Access, CNTLIDS, ana_groups};
 use crate::backend::OpenMedium;
+use crate::limits::Limits;
 use crate::reservation::State;
 use crate::throttle::{HostLimits, Limit};
 
@@ -57,6 +58,7 @@ pub struct Catalog {
     version: u64,
     subsystems: Vec<Subsystem>,
     listeners: Vec<Listener>,
+    limits: Limits,
 }
 
 impl Catalog {
@@ -79,7 +81,19 @@ impl Catalog {
         addresses.dedup();
         let listener = |(port_id, address)| Listener { port_id, address, by: Way::Software };
         let listeners = (1..).zip(addresses).map(listener).collect();
-        Ok(Self { version, subsystems, listeners })
+        Ok(Self { version, subsystems, listeners, limits: Limits::default() })
+    }
+
+    /// The same with other limits of what is taken on.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// What is taken on at most. Those which are decided at the start do not change.
+    #[must_use]
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// The same with some listeners served by adapters.

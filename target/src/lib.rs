@@ -4,6 +4,7 @@ pub mod backend;
 pub mod catalog;
 pub mod control;
 pub mod controller;
+pub mod limits;
 pub mod poll_group;
 pub mod qpair;
 pub mod reactor;

@@ -45,8 +45,10 @@ fn run(command: Command) -> Result<(), Failure> {
             serve::serve(config, file).map_err(Failure::Serve)
         }
         Command::Check { file } => {
-            Config::load(&file).map_err(Failure::Config)?;
+            let config = Config::load(&file).map_err(Failure::Config)?;
             println!("{}: good", file.display());
+            print!("taken on at most:\n{}", config.limits);
+            println!("  {:<24}{:>8}  entries of an I/O queue", "queue-depth", config.queue_depth);
             Ok(())
         }
         Command::Devices { output } => {

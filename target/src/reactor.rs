@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, TrySendError};
 use std::time::Duration;
 
 use ironside_common::auth::{Computing, Outcome, SystemRandomness};
-use ironside_common::memory::{HugePages, Memory, Pool, SizeClass};
+use ironside_common::memory::{HugePages, Memory, Pool};
 use ironside_common::provider::both::Both;
 #[cfg(feature = "ibv")]
 use ironside_common::provider::ibv::Incoming;
@@ -25,7 +25,6 @@ use ironside_common::verbs::{Kind, Sge, Token};
 use crate::backend::{Backends, Done, Medium, OpenMedium, Operation};
 use crate::catalog::{Catalog, Namespace};
 use crate::control::config::IoPoll;
-use crate::controller::TRANSFER_MAX;
 use crate::poll_group::{self, Message, PollGroup, QueueName, Storage, Unanswered};
 use crate::reservation::Keep;
 
@@ -35,13 +34,6 @@ const RING_ENTRIES: u32 = 1024;
 const FULL_MAILBOX_PAUSE: Duration = Duration::from_millis(1);
 /// How often a reactor looks whether it can let go of a medium.
 const RETIRE_INTERVAL: Duration = Duration::from_millis(5);
-
-/// Buffers of a reactor. Memory is taken from the system only as they are used.
-const BUFFERS: [SizeClass; 3] = [
-    SizeClass { size: 8 << 10, count: 2048 },
-    SizeClass { size: 128 << 10, count: 256 },
-    SizeClass { size: TRANSFER_MAX, count: 64 },
-];
 
 /// What reaches a reactor from other threads.
 #[derive(Debug)]
@@ -85,7 +77,7 @@ pub struct Parts {
 pub enum ReactorError {
     #[error(transparent)]
     Ring(#[from] RingError),
-    #[error("no memory for buffers")]
+    #[error("no memory for buffers; `buffers` in `limits` says how much they take")]
     Buffers(#[source] io::Error),
     #[error("it panicked; this is a bug")]
     Panicked,
@@ -107,7 +99,9 @@ pub enum ReactorError {
 pub fn serve(parts: Parts, started: impl FnOnce()) -> Result<(), ReactorError> {
     let memory = Memory::new();
     let mut ring = Ring::new(RING_ENTRIES, Rc::clone(&memory))?;
-    let pool = Pool::in_pages(&memory, &BUFFERS, parts.huge_pages).map_err(ReactorError::Buffers)?;
+    // Memory is taken from the system only as buffers are used.
+    let classes = parts.catalog.limits().size_classes();
+    let pool = Pool::in_pages(&memory, &classes, parts.huge_pages).map_err(ReactorError::Buffers)?;
     let mut reactor = Reactor::new(parts, &mut ring, memory, pool)?;
     started();
     run(&mut ring, &mut reactor)?;

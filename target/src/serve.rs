@@ -109,6 +109,7 @@ fn announce(catalog: &Catalog, config: &Config) {
     let nqns: Vec<_> = catalog.subsystems().iter().map(|one| one.nqn().to_string()).collect();
     println!("ready on {} serving {}", addresses.join(" "), nqns.join(" "));
     tracing::info!(crc = ?config.crc, queue_depth = config.queue_depth, "serving");
+    tracing::info!("taken on at most: {}", config.limits.in_line());
     // Outside of systemd there is nobody to notify.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 }

@@ -17,6 +17,7 @@ use ironside_initiator::host::{Host, HostOptions};
 use ironside_initiator::volume::{Operation, Request, State};
 use ironside_target::backend::{self, Backends, Done, Medium, OpenMedium};
 use ironside_target::catalog::{Catalog, Hosts, Namespace, Subsystem};
+use ironside_target::limits::Census;
 use ironside_target::poll_group::{self, PollGroup, Storage};
 use uuid::Uuid;
 
@@ -78,7 +79,8 @@ impl Pair {
             queue_depth: 128,
             in_capsule: 4096,
             reads: 16,
-            io_queues: 1,
+            transfer_max: 1 << 20,
+            census: Census::default(),
             drain: Duration::from_secs(30),
         };
         let group = PollGroup::new(shape, verbs, RamOnly(backends), pool, memory, catalog);

@@ -12,6 +12,8 @@ mod files;
 #[cfg(test)]
 mod library;
 #[cfg(test)]
+mod limits;
+#[cfg(test)]
 mod linking;
 #[cfg(test)]
 mod machine;

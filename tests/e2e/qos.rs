@@ -20,7 +20,7 @@ fn write(place: &Path, port: u16, nqn: &str, host_limit: &str, limit: &str) {
 }
 
 /// Starts a load of some seconds on namespace 1, over four queues.
-fn load(target: &Target, more: &str) -> Child {
+pub(super) fn load(target: &Target, more: &str) -> Child {
     let port = target.port.to_string();
     let mut perf = Command::new(program("ironside-tools"));
     perf.args(["perf", "-a", "127.0.0.1", "-s", &port, "-n", &target.nqn, "-i", "4", "-o", "json"]);
@@ -28,7 +28,7 @@ fn load(target: &Target, more: &str) -> Child {
 }
 
 /// What it measured.
-fn figures(load: Child) -> Value {
+pub(super) fn figures(load: Child) -> Value {
     let output = load.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let mut printed: Value = serde_json::from_slice(&output.stdout).unwrap();

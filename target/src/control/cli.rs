@@ -15,6 +15,7 @@ use super::config::{
     Subsystem,
 };
 use super::devices::Format;
+use crate::limits::Limits;
 use crate::throttle::Limit;
 
 /// Exports files, block devices and memory over NVMe/RDMA.
@@ -99,6 +100,10 @@ struct Flags {
     #[arg(long, value_name = "N", default_value_t = QUEUE_DEPTH_DEFAULT,
         value_parser = clap::value_parser!(u16).range(2..=i64::from(QUEUE_DEPTH_MAX)))]
     queue_depth: u16,
+    /// What the target takes on at most: `buffers=SIZE`, `connections=N`, `connections-per-address=N`, `controllers=N`,
+    /// `controllers-per-host=N`, `io-queues=N`, `transfer-size=SIZE`, `in-capsule=SIZE`, `rdma-reads=N`.
+    #[arg(long, value_name = "KEY=VALUE[,…]")]
+    limits: Option<Limits>,
     /// CRC32C on software RDMA connections: on, off, or peer (as the peer asks).
     #[arg(long, value_name = "on|off|peer", default_value = "on")]
     crc: Crc,
@@ -200,6 +205,7 @@ impl Flags {
             provider: self.provider,
             reactors: self.reactors,
             queue_depth: self.queue_depth,
+            limits: self.limits.unwrap_or_default(),
             crc: self.crc,
             io_poll: self.io_poll,
             huge_pages: self.huge_pages,

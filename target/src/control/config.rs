@@ -4,6 +4,7 @@ mod check;
 mod document;
 mod error;
 mod limit;
+mod resources;
 mod value;
 
 use std::fs::File;
@@ -18,6 +19,7 @@ use ironside_common::nvme::Nqn;
 use uuid::Uuid;
 
 use crate::catalog::Access;
+use crate::limits::Limits;
 use crate::throttle::Limit;
 pub use check::{Conflict, Place};
 pub use error::{ConfigError, Problem};
@@ -47,6 +49,8 @@ pub struct Config {
     pub reactors: Option<u16>,
     /// Entries of an I/O queue a host may ask for.
     pub queue_depth: u16,
+    /// What is taken on at most.
+    pub limits: Limits,
     pub crc: Crc,
     pub io_poll: IoPoll,
     /// Where buffers and memory namespaces lie.

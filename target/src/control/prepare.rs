@@ -141,7 +141,7 @@ fn assemble(config: Config, before: Option<&Served>) -> Result<Served, PrepareEr
         subsystems.push(subsystem(&config, said, identity, media)?);
     }
     let catalog = Catalog::new(before.map_or(1, |before| before.catalog.version() + 1), subsystems)?;
-    let catalog = catalog.with_adapters(&way::by_adapters(&config)?);
+    let catalog = catalog.with_adapters(&way::by_adapters(&config)?).with_limits(config.limits);
     let retired = before.map(|before| before.retired_by(&catalog)).unwrap_or_default();
     Ok(Served { config, catalog: Arc::new(catalog), identities, retired })
 }

@@ -9,6 +9,7 @@ use ironside_common::nvme::log_page::AnaState;
 use super::config::{Config, ConfigError};
 use super::prepare::{PrepareError, Served};
 use crate::catalog::{Catalog, Listener, Namespace, Subsystem};
+use crate::limits::Resource;
 use crate::throttle::Limit;
 
 /// Why the old configuration goes on to be served.
@@ -46,6 +47,8 @@ pub enum Change {
     KeysChanged(Nqn),
     ListenerAdded(SocketAddr),
     ListenerRemoved(SocketAddr),
+    /// There may be so many from now on. Who is there stays.
+    Limited(Resource, u64),
 }
 
 /// What is to be served according to `config`, where `served` is served now. Says in the log what stays as it is
@@ -77,6 +80,11 @@ fn keep_fixed(served: &Served, config: &mut Config) -> Vec<String> {
     keep(config.huge_pages != now.huge_pages, "huge-pages");
     keep(config.drain_timeout_s != now.drain_timeout_s, "drain-timeout");
     keep(config.state_directory != now.state_directory, "state-dir");
+    let limits = config.limits;
+    for resource in limits.differing(&now.limits).filter(|one| one.is_fixed()) {
+        keep(true, &format!("limits.{resource}"));
+        config.limits = config.limits.with(resource, now.limits.of(resource));
+    }
     config.reactors = now.reactors;
     config.queue_depth = now.queue_depth;
     config.crc = now.crc;
@@ -117,6 +125,8 @@ pub fn changes(old: &Catalog, new: &Catalog) -> Vec<Change> {
     };
     changes.extend(gone(old, new).into_iter().map(Change::ListenerRemoved));
     changes.extend(gone(new, old).into_iter().map(Change::ListenerAdded));
+    let limited = |resource| Change::Limited(resource, new.limits().of(resource));
+    changes.extend(new.limits().differing(old.limits()).map(limited));
     changes
 }
 
@@ -196,6 +206,9 @@ impl fmt::Display for Change {
             Self::KeysChanged(nqn) => write!(f, "other keys for hosts of {nqn}"),
             Self::ListenerAdded(address) => write!(f, "+1 listener {address}"),
             Self::ListenerRemoved(address) => write!(f, "-1 listener {address}"),
+            Self::Limited(resource, value) => {
+                write!(f, "{resource} limited to {}", resource.written(*value))
+            }
         }
     }
 }
@@ -275,6 +288,18 @@ mod tests {
         let larger = plan(&third, place.config("", &[&b, "{ ram = 16384 }", &a])).unwrap();
         assert_eq!(told(&third, &larger), ["namespace 2 replaced by another"], "its content is gone");
         assert_eq!(summary(&changes(&larger.catalog, &larger.catalog)), "nothing has changed");
+    }
+
+    #[test]
+    fn limits_change_for_whoever_comes_next_if_nothing_stands_on_them() {
+        let place = Place::new();
+        let config = |limits: &str| place.config(&format!("[limits]\n{limits}"), &["{ null = 8192 }"]);
+        let first = prepare(config("buffers = \"16MiB\"\nconnections = 5")).unwrap();
+        let second = plan(&first, config("buffers = \"32MiB\"\nconnections = 6")).unwrap();
+        assert_eq!(told(&first, &second), ["connections limited to 6"]);
+        assert_eq!(second.catalog.limits().of(Resource::Buffers), 16 << 20);
+        let mut kept = config("buffers = \"32MiB\"\nrdma-reads = 1");
+        assert_eq!(keep_fixed(&first, &mut kept), ["`limits.buffers`", "`limits.rdma-reads`"]);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct Admission {
     pub queue_depth: u16,
     /// Bytes of data a command capsule may carry.
     pub in_capsule: u32,
+    /// Bytes one command moves at most.
+    pub transfer_max: u32,
     pub io_queues_max: u16,
 }
 

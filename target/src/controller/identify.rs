@@ -15,7 +15,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::async_event::REQUESTS_MAX;
 use super::error_log;
 use super::keep_alive::GRANULARITY;
-use super::{Controller, MDTS, Outcome, Reply, TRANSFER_MAX, VERSION};
+use super::{Controller, Outcome, Reply, VERSION};
 use crate::catalog::{ANA_GROUP_MAX, NSID_MAX, Namespace, Subsystem};
 use crate::qpair::FUSED_MAX;
 
@@ -86,7 +86,7 @@ impl Controller {
                 put(out, &CommandSetNamespace::new_zeroed());
             }
             Cns::COMMAND_SET_CONTROLLER => {
-                put(out, &CommandSetController { vsl: MDTS, ..CommandSetController::new_zeroed() });
+                put(out, &CommandSetController { vsl: self.mdts(), ..CommandSetController::new_zeroed() });
             }
             _ => return Err(Status::INVALID_FIELD),
         }
@@ -141,7 +141,7 @@ impl Controller {
             controller_type: ControllerType::IO.0,
             rab: 6,
             cmic: Cmic::MULTI_PORT | Cmic::MULTI_CONTROLLER | Cmic::ANA,
-            mdts: MDTS,
+            mdts: self.mdts(),
             oaes: (EventMask::NAMESPACE_ATTRIBUTES.0 | EventMask::ANA.0).into(),
             anatt_s: ANA_TRANSITION_S,
             anacap: Anacap::ALL_STATES,
@@ -173,7 +173,12 @@ impl Controller {
     fn identify_namespace(&self, namespace: &Namespace) -> Result<NamespaceData, Status> {
         let subsystem = self.subsystem()?;
         let state = subsystem.ana_state(namespace.ana_group, self.admission.local);
-        let data = identify_namespace(namespace, state.refusal().is_none(), reservations_of(subsystem));
+        let data = identify_namespace(
+            namespace,
+            state.refusal().is_none(),
+            reservations_of(subsystem),
+            self.admission.transfer_max,
+        );
         Ok(NamespaceData { nsattr: self.is_protected(namespace).into(), ..data })
     }
 
@@ -217,11 +222,16 @@ impl Controller {
 }
 
 /// As a controller shows it whose host came by a way to it, or by none.
-fn identify_namespace(namespace: &Namespace, is_way: bool, reservations: u8) -> NamespaceData {
+fn identify_namespace(
+    namespace: &Namespace,
+    is_way: bool,
+    reservations: u8,
+    transfer_max: u32,
+) -> NamespaceData {
     let zero_based = |bytes: u32| u16::try_from((bytes >> namespace.block_shift) - 1).unwrap_or(u16::MAX);
     let preferred = zero_based(PREFERRED_BYTES).into();
     let (block_shift, blocks) = (namespace.block_shift, namespace.blocks);
-    let copy_blocks = Geometry { block_shift, blocks, transfer_max: TRANSFER_MAX }.copy_blocks();
+    let copy_blocks = Geometry { block_shift, blocks, transfer_max }.copy_blocks();
     let mut data = NamespaceData {
         nsze: namespace.blocks.into(),
         ncap: namespace.blocks.into(),

@@ -43,12 +43,6 @@ use crate::reservation::HostId;
 /// independent of command sets, and learn there which namespaces need no flush.
 const VERSION: Version = Version::new(2, 0, 0);
 
-/// MDTS, in pages of 4 KiB as a binary logarithm: 1 MiB.
-const MDTS: u8 = 8;
-
-/// Bytes of the longest transfer.
-pub const TRANSFER_MAX: u32 = 4096 << MDTS;
-
 /// What is to become of an admin command.
 #[must_use = "a command is owed a response"]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -351,6 +345,11 @@ impl Controller {
     /// Whether another target serves its subsystem too.
     fn is_shared(&self) -> bool {
         self.subsystem().is_ok_and(Subsystem::is_shared)
+    }
+
+    /// MDTS: the longest transfer in pages of 4 KiB, as a binary logarithm.
+    fn mdts(&self) -> u8 {
+        u8::try_from((self.admission.transfer_max / 4096).ilog2()).expect("a logarithm of 32 bits")
     }
 
     fn is_discovery(&self) -> bool {

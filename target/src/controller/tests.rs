@@ -41,6 +41,7 @@ fn admission() -> Admission {
         local: HERE[0].parse().unwrap(),
         queue_depth: 128,
         in_capsule: 4096,
+        transfer_max: 1 << 20,
         io_queues_max: 4,
     }
 }

@@ -40,8 +40,10 @@ const HELD_DEADLINE: Duration = Duration::from_secs(20);
 impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     /// A host asks for a connection: its private data says which queue it is to be.
     pub(super) fn on_request(&mut self, now: Time, request: CmRequest) {
-        let asked = match self.check_request(&request) {
-            Ok(asked) => asked,
+        let asked = self.check_request(&request);
+        let asked = asked.and_then(|asked| Ok((asked, self.admit_connection(request.peer)?)));
+        let (asked, place) = match asked {
+            Ok(admitted) => admitted,
             Err(status) => {
                 tracing::info!(peer = %request.peer, %status, "connection rejected");
                 return self.verbs.reject(request, Reject::new(status).as_bytes());
@@ -82,6 +84,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             waiting: false,
             asks: None,
             counts: Arc::default(),
+            _place: place,
         };
         let index = usize::from(qp.0);
         if self.connections.len() <= index {
@@ -234,13 +237,15 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             local,
             queue_depth: self.settings.queue_depth,
             in_capsule: self.settings.in_capsule,
-            io_queues_max: self.settings.io_queues,
+            transfer_max: self.settings.transfer_max,
+            io_queues_max: self.catalog.limits().io_queues(),
         };
-        match Controller::connect(now, &self.catalog, &admission, &connect, &data) {
-            Ok(machine) => {
+        let connected = Controller::connect(now, &self.catalog, &admission, &connect, &data);
+        match connected.and_then(|machine| Ok((machine, self.admit_controller(&data)?))) {
+            Ok((machine, place)) => {
                 let peer = self.connection(queue.qp).map(|connection| connection.peer);
                 tracing::info!(peer = peer.map(tracing::field::display), cntlid, host = %machine.host_nqn(), "controller connected");
-                self.controllers.insert(cntlid, machine, queue);
+                self.controllers.insert(cntlid, machine, queue, place);
                 self.show_protections();
                 self.appear(cntlid);
                 self.next_check = now;

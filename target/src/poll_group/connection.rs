@@ -9,6 +9,7 @@ use ironside_common::verbs::Token;
 
 use super::HostName;
 use super::authenticate::Authentication;
+use crate::limits::Place;
 use crate::qpair::{Qpair, SharedCounts};
 use crate::throttle::HostKey;
 
@@ -40,6 +41,7 @@ pub(super) struct Connection {
     /// By what its commands are known where they ask for their turn; nothing before it belongs to a controller.
     pub(super) asks: Option<HostKey>,
     pub(super) counts: Arc<SharedCounts>,
+    pub(super) _place: Place,
 }
 
 #[derive(Clone, Debug)]

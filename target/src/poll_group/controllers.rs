@@ -8,6 +8,7 @@ use ironside_common::verbs::Token;
 
 use super::QueueName;
 use crate::controller::Controller;
+use crate::limits::Place;
 use crate::qpair::{Counts, SharedCounts};
 
 /// One controller and what belongs to it.
@@ -23,6 +24,7 @@ pub(super) struct Entry {
     admin_failures: u64,
     /// What queues did which are gone.
     left: Counts,
+    _place: Place,
 }
 
 pub(super) struct IoQueue {
@@ -91,7 +93,7 @@ impl Controllers {
         Some(found)
     }
 
-    pub(super) fn insert(&mut self, cntlid: u16, machine: Controller, admin: QueueName) {
+    pub(super) fn insert(&mut self, cntlid: u16, machine: Controller, admin: QueueName, place: Place) {
         let entry = Entry {
             machine,
             admin,
@@ -100,6 +102,7 @@ impl Controllers {
             seen: 0,
             admin_failures: 0,
             left: Counts::default(),
+            _place: place,
         };
         let old = self.entries.insert(cntlid, entry);
         assert!(old.is_none(), "controller {cntlid} exists already");

@@ -11,7 +11,7 @@ use ironside_common::verbs::{Connections, QpHandle, TargetVerbs, Token};
 
 use super::{CONNECT_DEADLINE, Connection, DRAIN_DEADLINE, Message, PollGroup, Storage, Unanswered, handle};
 use crate::catalog::Catalog;
-use crate::controller::{Event, TRANSFER_MAX};
+use crate::controller::Event;
 use crate::qpair::{AdminReply, Fault, Namespace};
 
 /// How often deadlines are looked at while anybody is connected.
@@ -245,7 +245,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     }
 
     pub(super) fn set_views(&mut self) {
-        let storage = &mut self.desk.storage;
+        let (storage, transfer_max) = (&mut self.desk.storage, self.settings.transfer_max);
         let view = |subsystem: &crate::catalog::Subsystem| -> Rc<[Rc<Namespace>]> {
             let namespaces = subsystem.namespaces().iter().map(|namespace| {
                 Rc::new(Namespace {
@@ -255,7 +255,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                     geometry: Geometry {
                         block_shift: namespace.block_shift,
                         blocks: namespace.blocks,
-                        transfer_max: TRANSFER_MAX,
+                        transfer_max,
                     },
                     read_only: namespace.read_only,
                     shared: subsystem.is_shared(),

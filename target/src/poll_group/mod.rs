@@ -5,6 +5,7 @@
 //! finds the way to it without asking. Its I/O queues may be anywhere.
 mod abort;
 mod access;
+mod admission;
 mod authenticate;
 mod claims;
 mod connect;
@@ -22,6 +23,7 @@ mod throttle;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +45,7 @@ pub use self::roster::Member;
 use self::roster::Roster;
 use crate::backend::{Done, Medium, Operation};
 use crate::catalog::Catalog;
+use crate::limits::{self, Census};
 use crate::qpair::{AdminJob, Context, Extent, Fault, Namespace, Qpair, ReservationJob, Services};
 use crate::throttle::{Cost, Throttle};
 
@@ -57,7 +60,7 @@ pub trait Storage: Medium {
 }
 
 /// Which reactor this is, and what its queue pairs may cost.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     pub reactor: usize,
     pub reactors: usize,
@@ -67,8 +70,10 @@ pub struct Settings {
     pub in_capsule: u32,
     /// RDMA Reads outstanding on one connection at most.
     pub reads: u32,
-    /// I/O queues a controller grants at most.
-    pub io_queues: u16,
+    /// Bytes one command moves at most.
+    pub transfer_max: u32,
+    /// Who is there, on all reactors.
+    pub census: Census,
     /// How long a drain waits for the media.
     pub drain: Duration,
 }
@@ -189,7 +194,7 @@ pub struct PollGroup<V, B> {
     waiting: VecDeque<QueueName>,
     offered: u64,
     /// What each peer holds of the pool by all its connections.
-    peers: BTreeMap<IpAddr, Weak<Account>>,
+    peers: BTreeMap<NonZeroU64, Weak<Account>>,
     next_check: Time,
     draining: Option<Time>,
     /// What a drain did not wait for any longer.
@@ -206,6 +211,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         memory: Rc<Memory>,
         catalog: Arc<Catalog>,
     ) -> Self {
+        let (reactor, reactors) = (settings.reactor, settings.reactors);
         let mut group = Self {
             settings,
             verbs,
@@ -225,11 +231,11 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             views: Vec::new(),
             connections: Vec::new(),
             next_generation: 0,
-            controllers: Controllers::new(settings.reactor, settings.reactors),
+            controllers: Controllers::new(reactor, reactors),
             held: Vec::new(),
             aborting: Vec::new(),
             quiescing: Vec::new(),
-            reservations: Reservations::new(settings.reactor, settings.reactors, &catalog),
+            reservations: Reservations::new(reactor, reactors, &catalog),
             protecting: Vec::new(),
             roster: Roster::default(),
             losing: Vec::new(),
@@ -467,13 +473,9 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         any
     }
 
-    /// The account of a peer's connections together. Whoever has an IPv6 address has all that share its
-    /// first half.
+    /// The account of a peer's connections together.
     fn peer_account(&mut self, peer: IpAddr) -> Rc<Account> {
-        let network = match peer.to_canonical() {
-            IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
-            address @ IpAddr::V4(_) => address,
-        };
+        let network = limits::network(peer);
         let known = self.peers.get(&network).and_then(Weak::upgrade);
         known.unwrap_or_else(|| {
             let account = self.pool.account(None);

@@ -85,7 +85,8 @@ impl Bench {
             queue_depth: 32,
             in_capsule: 4096,
             reads: 4,
-            io_queues: 4,
+            transfer_max: 1 << 20,
+            census: Census::default(),
             drain: DRAIN,
         };
         let group = PollGroup::new(settings, verbs, SlowDisk::default(), pool, memory, catalog);
@@ -333,7 +334,7 @@ impl Bench {
         let next = Catalog::clone(&self.group.catalog);
         let (mut next, _) = next.after_pause_of(|_, _| iops.is_none());
         if let Some(iops) = iops {
-            next = next.with_limit(std::num::NonZeroU64::new(iops));
+            next = next.with_limit(NonZeroU64::new(iops));
         }
         self.group.on_message(self.now, Message::Catalog(Arc::new(next)));
         self.settle();

@@ -12,18 +12,12 @@ use ironside_common::reactor::{Sender, mailbox, pin_to_core};
 use super::{ServeError, keeper};
 use crate::catalog::Catalog;
 use crate::control::config::{Config, Crc};
+use crate::limits::{Census, Resource};
 use crate::poll_group::{Message, Settings};
 use crate::reactor::{self, Letter, Parts, ReactorError};
 
 /// Unread messages a reactor's mailbox holds.
 const MAILBOX: usize = 4096;
-/// In-capsule data: more corrupts writes of Linux 5.4 to 5.12 hosts.
-const IN_CAPSULE: u32 = 4096;
-/// RDMA Reads outstanding on one connection at most.
-const READS: u32 = 128;
-/// I/O queues of one controller at most, whatever the number of reactors: they take turns, and a queue
-/// more costs a host's core nothing but its receives here.
-const IO_QUEUES: u16 = 64;
 
 /// Where a reactor says what came of a letter.
 type Sent = mpsc::Sender<io::Result<()>>;
@@ -46,6 +40,7 @@ impl Reactors {
         let directory = config.state_directory.clone().or_else(state_directory);
         let keeper = keeper::start(directory, senders[0].clone()).map_err(ServeError::Thread)?;
         let mut keeper = Some(keeper);
+        let census = Census::default();
         let (started, all_started) = channel();
         let mut reactors = Self { senders, threads: Vec::new() };
         for (index, mailbox) in mailboxes.into_iter().enumerate() {
@@ -53,9 +48,10 @@ impl Reactors {
                 reactor: index,
                 reactors: count,
                 queue_depth: config.queue_depth,
-                in_capsule: IN_CAPSULE,
-                reads: READS,
-                io_queues: IO_QUEUES,
+                in_capsule: config.limits.count(Resource::InCapsule),
+                reads: config.limits.count(Resource::RdmaReads),
+                transfer_max: config.limits.count(Resource::TransferSize),
+                census: census.clone(),
                 drain: Duration::from_secs(config.drain_timeout_s.into()),
             };
             let provider =

@@ -14,6 +14,7 @@ mod scope;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU64;
 
 use ironside_common::time::Time;
 use sha2::{Digest, Sha256};
@@ -42,6 +43,12 @@ impl HostKey {
 
     fn subsystem(subnqn: &[u8; 256]) -> u64 {
         leading(Sha256::new().chain_update(subnqn))
+    }
+
+    /// A number for both names together, which is never zero.
+    #[must_use]
+    pub fn number(&self) -> NonZeroU64 {
+        NonZeroU64::new(self.host).unwrap_or(NonZeroU64::MIN)
     }
 
     /// The reactor, of so many, which has the buckets of the subsystem.

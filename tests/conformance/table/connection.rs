@@ -1,6 +1,8 @@
 //! Making an NVMe/RDMA connection: the private data of the connection manager, and what comes of it.
 use std::time::Duration;
 
+use ironside_target::limits::Resource;
+
 use crate::queue::{HOST, HOST_ID, Queue};
 use crate::target::{OPEN, QUEUE_DEPTH, READS, Target};
 use crate::wire::{
@@ -105,6 +107,12 @@ pub(crate) const ROWS: &[Requirement] = &[
         "the first capsule may come together with the last byte of the Request's answer, before any other event",
         a_capsule_right_behind_the_request,
     ),
+    row(
+        "connection-17",
+        "NVMe RDMA 1.0, 3.5, figure 11",
+        "a connection beyond the operator's limit is rejected with status 6, and taken once another has ended",
+        one_connection_too_many,
+    ),
 ];
 
 /// The private data of an MPA Reply of revision 2, behind its depths.
@@ -116,7 +124,10 @@ fn private_data(reply: &[u8]) -> &[u8] {
 
 /// The status of the reject which a request with this IRD and private data gets.
 fn rejected(ird: u8, data: &[u8]) -> u16 {
-    let target = Target::new();
+    rejected_by(&Target::new(), ird, data)
+}
+
+fn rejected_by(target: &Target, ird: u8, data: &[u8]) -> u16 {
     let peer = target.dial();
     let data = [&[0, ird, 0, 0], data].concat();
     peer.send(&mpa_frame(b"MPA ID Req Frame", ENHANCED, 2, &data));
@@ -243,6 +254,19 @@ fn connect_larger_than_the_queue_pair() {
     let response = queue.write(connect(0, 16, 0), &data);
     assert_eq!((response.status(), response.result()), ((1, 0x82, true), 44));
     queue.write(connect(0, 15, 0), &data).succeeded();
+}
+
+fn one_connection_too_many() {
+    for resource in [Resource::Connections, Resource::ConnectionsPerAddress] {
+        let target = Target::new();
+        target.limit(2, resource, 2);
+        let first = Queue::dial_admin(&target);
+        let _second = Queue::dial_admin(&target);
+        assert_eq!(rejected_by(&target, 16, &cm_request(0, 32, 31, 0)), 6);
+        drop(first);
+        target.run();
+        Queue::dial_admin(&target);
+    }
 }
 
 fn connect_has_to_come() {

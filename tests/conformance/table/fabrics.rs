@@ -1,6 +1,8 @@
 //! Fabrics commands: Connect, who may have a controller and which queues may join one; and commands beside it.
 use std::time::Duration;
 
+use ironside_target::limits::Resource;
+
 use crate::queue::{HOST, HOST_ID, Queue, Response, Status};
 use crate::target::{FRIEND, IO_QUEUES, OPEN, PRIVATE, Target};
 use crate::wire::{Sqe, connect, connect_data, name, property_get, property_set};
@@ -184,6 +186,12 @@ pub(crate) const ROWS: &[Requirement] = &[
         keep_alive,
     ),
     row("fabrics-29", "NVMe Base 2.2, 3.9.2", "KATO 0 switches the timer off", no_keep_alive),
+    row(
+        "fabrics-30",
+        "NVMe Base 2.2, 6.3",
+        "a controller beyond the operator's limit is refused with Connect Controller Busy, to be tried again",
+        one_controller_too_many,
+    ),
 ];
 
 pub(crate) fn admin_data() -> Vec<u8> {
@@ -192,6 +200,28 @@ pub(crate) fn admin_data() -> Vec<u8> {
 
 pub(crate) fn io_data(cntlid: u16) -> Vec<u8> {
     connect_data(HOST_ID, cntlid, OPEN, HOST)
+}
+
+fn one_controller_too_many() {
+    let target = Target::new();
+    target.limit(2, Resource::ControllersPerHost, 2);
+    let first = Queue::admin(&target);
+    let _second = Queue::admin(&target);
+    let another = |host| {
+        let data = connect_data(HOST_ID, 0xFFFF, OPEN, host);
+        let mut queue = Queue::dial_admin(&target);
+        let status = queue.write(connect(0, 31, 0), &data).status();
+        (queue, status)
+    };
+    let busy = (1, 0x81, false);
+    assert_eq!(another(HOST).1, busy);
+    assert_eq!(another(FRIEND).1, (0, 0, false), "each host has its share");
+    drop(first);
+    target.run();
+    let (_again, status) = another(HOST);
+    assert_eq!(status, (0, 0, false));
+    target.limit(3, Resource::Controllers, 2);
+    assert_eq!(another(FRIEND).1, busy, "of whomever");
 }
 
 /// The answer to a Connect of an admin queue.

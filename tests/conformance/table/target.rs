@@ -16,6 +16,7 @@ use ironside_common::time::Time;
 use ironside_common::verbs::{Sge, Token};
 use ironside_target::backend::{BlockError, Done, Faulty, Medium, OpenMedium, Operation, Outcome};
 use ironside_target::catalog::{Access, Catalog, Hosts, Key, Namespace, Subsystem};
+use ironside_target::limits::{Census, Limits, Resource};
 use ironside_target::poll_group::{self, Message, PollGroup, Storage};
 use uuid::Uuid;
 
@@ -68,11 +69,12 @@ impl Target {
             queue_depth: QUEUE_DEPTH,
             in_capsule: 4096,
             reads: READS.into(),
-            io_queues: IO_QUEUES,
+            transfer_max: 1 << 20,
+            census: Census::default(),
             drain: Duration::from_secs(30),
         };
         let drives = Drives::new(&memory);
-        let catalog = Catalog::new(1, subsystems(&[1, 2, 3])).expect("it is a catalog");
+        let catalog = Catalog::new(1, subsystems(&[1, 2, 3])).expect("it is a catalog").with_limits(limits());
         let group = PollGroup::new(settings, verbs, drives, pool, memory, Arc::new(catalog));
         // A clock that has run for long: nothing may take zero for now.
         let now = Time::from_nanos(1 << 50);
@@ -203,7 +205,17 @@ impl Target {
         self.take_over(Catalog::new(version, vec![open]).expect("it is a catalog"));
     }
 
+    /// From now on there may be so many of one thing.
+    pub(crate) fn limit(&self, version: u64, resource: Resource, most: u64) {
+        let catalog = Catalog::new(version, subsystems(&[1, 2, 3])).expect("it is a catalog");
+        self.go_over_to(catalog.with_limits(limits().with(resource, most)));
+    }
+
     fn take_over(&self, catalog: Catalog) {
+        self.go_over_to(catalog.with_limits(limits()));
+    }
+
+    fn go_over_to(&self, catalog: Catalog) {
         let Inner { group, now, .. } = &mut *self.0.borrow_mut();
         group.on_message(*now, Message::Catalog(Arc::new(catalog)));
         group.on_message(*now, Message::Announce);
@@ -245,6 +257,10 @@ impl Target {
     pub(crate) fn flushes(&self) -> usize {
         self.0.borrow_mut().group.storage().flushes
     }
+}
+
+fn limits() -> Limits {
+    Limits::default().with(Resource::IoQueues, IO_QUEUES.into())
 }
 
 /// Bytes which are the same in every run, and not all zero.

@@ -12,7 +12,7 @@ use ironside_common::time::Time;
 use ironside_common::verbs::QpHandle;
 use ironside_target::backend::Operation;
 use ironside_target::catalog::Catalog;
-use ironside_target::controller::TRANSFER_MAX;
+use ironside_target::limits::Census;
 use ironside_target::poll_group::{Message, PollGroup, Settings};
 use ironside_target::reservation::{HostId, Keep, State};
 use uuid::Uuid;
@@ -20,6 +20,9 @@ use uuid::Uuid;
 use super::disk::{Disks, Share};
 use super::fabric::{Fabric, Pump};
 use super::limits::{self, Limits};
+
+/// Bytes one command moves at most.
+const TRANSFER_MAX: u32 = 1 << 20;
 
 pub(super) struct Target<F: Fabric> {
     address: SocketAddr,
@@ -69,6 +72,7 @@ impl<F: Fabric> Target<F> {
         self.limits.start(now, catalog);
         let queue_depth = 16 + choices.below(3) as u16 * 8;
         let (small, large) = (1 + choices.below(8), 2 + choices.below(3));
+        let census = Census::default();
         for reactor in 0..reactors {
             let memory = Memory::new();
             let classes =
@@ -79,8 +83,16 @@ impl<F: Fabric> Target<F> {
             let share = storage.number();
             let reads = 1 + choices.below(4);
             let drain = Duration::from_secs(30);
-            let settings =
-                Settings { reactor, reactors, queue_depth, in_capsule: 4096, reads, io_queues: 4, drain };
+            let settings = Settings {
+                reactor,
+                reactors,
+                queue_depth,
+                in_capsule: 4096,
+                reads,
+                transfer_max: TRANSFER_MAX,
+                census: census.clone(),
+                drain,
+            };
             let group =
                 PollGroup::new(settings, provider, storage, Rc::clone(&pool), memory, Arc::clone(catalog));
             self.reactors.push(Reactor { group, pool, share });
@@ -201,6 +213,11 @@ impl<F: Fabric> Target<F> {
         }
         self.reactors[to].group.on_message(now, message);
         true
+    }
+
+    /// Whether a message is on its way.
+    pub(super) fn has_letters(&self) -> bool {
+        !self.letters.is_empty()
     }
 
     /// Tells every reactor.

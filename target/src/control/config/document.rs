@@ -1,5 +1,6 @@
 //! A configuration file, read key by key, so that whatever is wrong is told with its line.
 mod limit;
+mod resources;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::{Range, RangeInclusive};
@@ -20,11 +21,12 @@ use super::{
 };
 use crate::catalog::{ANA_GROUP_MAX, Access, CNTLIDS, NSID_MAX};
 
-const TOP: [&str; 10] = [
+const TOP: [&str; 11] = [
     "listen",
     "provider",
     "reactors",
     "queue-depth",
+    "limits",
     "crc",
     "io-poll",
     "huge-pages",
@@ -70,6 +72,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
         provider: top.parsed("provider")?.unwrap_or_default(),
         reactors: top.number("reactors", 1, REACTORS_MAX)?,
         queue_depth: top.number("queue-depth", 2, QUEUE_DEPTH_MAX)?.unwrap_or(QUEUE_DEPTH_DEFAULT),
+        limits: resources::limits(&top)?,
         crc: top.parsed::<Crc>("crc")?.unwrap_or_default(),
         io_poll: top.parsed::<IoPoll>("io-poll")?.unwrap_or_default(),
         huge_pages: top.parsed::<HugePages>("huge-pages")?.unwrap_or_default(),

@@ -5,6 +5,7 @@ use ironside_common::nvme::log_page::AnaState;
 
 use super::*;
 use crate::control::cli::{Cli, Command};
+use crate::limits::Resource;
 
 fn from_flags(flags: &str) -> Result<Config, ConfigError> {
     let arguments = format!("ironside-target serve {flags}");
@@ -317,4 +318,29 @@ fn hosts_have_keys_limits_or_both() {
     assert!(told(&format!("{{ {name} }}")).contains("key-file"));
     assert!(told(&format!("{{ {name}, {limit}, groups = [\"null\"] }}")).contains("key-file"));
     assert!(told(&format!("{{ {name}, {limit}, key-file = \"k\" }}")).contains("any host is allowed"));
+}
+
+#[test]
+fn limits_of_what_is_taken_on_are_said_in_a_file_and_by_flags() {
+    let text = |limits: &str| format!("[limits]\n{limits}\n[[subsystem]]\nnamespace = [{{ ram = 4096 }}]\n");
+    let config = from_text(&text("connections = 70\nbuffers = \"64MiB\"\nin-capsule = 8192")).unwrap();
+    let expected = Limits::default()
+        .with(Resource::Connections, 70)
+        .with(Resource::Buffers, 64 << 20)
+        .with(Resource::InCapsule, 8192);
+    assert_eq!(config.limits, expected);
+    let flags = from_flags("--limits connections=70,buffers=64MiB,in-capsule=8KiB --namespace ram:4096");
+    assert_eq!(flags.unwrap().limits, expected);
+    assert_eq!(from_text(&text("")).unwrap().limits, Limits::default());
+    for (limits, why) in [
+        ("io-queues = 257", "`io-queues`: must be between 1 and 256, not 257"),
+        ("transfer-size = \"2MiB\"", "a power of two from 128 KiB to 1 MiB, not 2 MiB"),
+        ("connections = \"many\"", "`connections` takes a whole number, not string"),
+        ("buffers = true", "`buffers` takes a size"),
+        ("connection = 1", "did you mean `connections`?"),
+    ] {
+        let refused = refused(&text(limits));
+        assert!(refused.contains(why) && refused.contains("target.toml:2:"), "{refused}");
+    }
+    assert!(refused("limits = 1\n").contains("write [limits]"));
 }

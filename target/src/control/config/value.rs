@@ -75,6 +75,10 @@ pub enum ValueError {
     Burst(String),
     #[error("nothing is limited: say iops, bandwidth, read-bandwidth or write-bandwidth")]
     EmptyLimit,
+    #[error("must be {expected}, not {found}")]
+    Resource { expected: String, found: String },
+    #[error("`{found}` is no limit of what is taken on; there are {known}")]
+    NoResource { found: String, known: String },
 }
 
 /// A number of bytes, whole blocks of 4096.
