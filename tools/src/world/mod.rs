@@ -20,12 +20,15 @@
 //!     limited comes to a drive before its turn;
 //! 14. where hosts have a path to each of two targets, an old write which one of them still has never lands after a newer
 //!     one that came by the other: in the end the drives themselves hold what (2) says.
+//! 15. while some have as many large writes under way as they can, others connect, read and keep alive within a bounded
+//!     number of rounds.
 //!
 //! (4), (5) and the slots and credits of (3) are asserted by the fabric and the queue pairs themselves.
 mod agreement;
 mod claimant;
 mod disk;
 mod fabric;
+mod feast;
 mod host;
 mod limits;
 mod paths;
@@ -58,6 +61,7 @@ use self::agreement::Agreement;
 use self::claimant::{Claimant, SHARED, SHARED_BLOCKS};
 use self::disk::Disks;
 use self::fabric::Fabric;
+use self::feast::{Feast, TABLE, TABLE_BLOCKS};
 use self::host::HostSide;
 pub use self::paths::run_paths;
 use self::pipe::Pipes;
@@ -201,7 +205,8 @@ impl Served {
             Namespace { ana_group: nsid, hosts, limit, ..Namespace::whole(nsid, uuid(nsid), medium) }
         };
         let shared = Namespace { kept, ..namespace(SHARED, SHARED_BLOCKS) };
-        let namespaces = (1..=self.present).map(|nsid| namespace(nsid, self.blocks)).chain([shared]);
+        let others = [shared, namespace(TABLE, TABLE_BLOCKS)];
+        let namespaces = (1..=self.present).map(|nsid| namespace(nsid, self.blocks)).chain(others);
         let access = (1..).zip(&self.access).map(|(group, &state)| Access { group, listen: None, state });
         let subsystem = Subsystem::new(nqn(), "WORLD", Hosts::Any, vec![address], namespaces.collect());
         let limits = HostLimits { each: self.host_limit, named: Vec::new() };
@@ -228,6 +233,7 @@ struct World<F: Fabric> {
     taken: Taken,
     claimants: Vec<Claimant<F>>,
     agreement: Agreement,
+    feast: Option<Feast<F>>,
     faults: Faults,
     report: Report,
 }
@@ -241,7 +247,9 @@ impl<F: Fabric> World<F> {
             let size = (BLOCKS + BLOCKS_MORE) * u64::from(BLOCK_SIZE);
             disks.borrow_mut().add(uuid(nsid), size, BLOCK_SIZE);
         }
-        disks.borrow_mut().add(uuid(SHARED), SHARED_BLOCKS * u64::from(BLOCK_SIZE), BLOCK_SIZE);
+        for (nsid, blocks) in [(SHARED, SHARED_BLOCKS), (TABLE, TABLE_BLOCKS)] {
+            disks.borrow_mut().add(uuid(nsid), blocks * u64::from(BLOCK_SIZE), BLOCK_SIZE);
+        }
         let access = vec![AnaState::OPTIMIZED; count as usize];
         let mut served = Served {
             version: 1,
@@ -283,6 +291,7 @@ impl<F: Fabric> World<F> {
             taken: Taken::default(),
             claimants: Vec::new(),
             agreement: Agreement::new(),
+            feast: None,
             faults,
             report: Report::default(),
         };
@@ -314,6 +323,10 @@ impl<F: Fabric> World<F> {
             self.break_something(choices);
             self.check_rights();
             self.check_masked();
+        }
+        self.heal(choices);
+        if choices.chance(10) {
+            self.hold_feast(choices);
         }
         self.settle(choices);
         self.report.elapsed = self.now.since(Time::ZERO);
@@ -481,15 +494,16 @@ impl<F: Fabric> World<F> {
         let hosts = self.hosts.iter().filter_map(HostSide::deadline).min();
         let rivals = self.rivals.iter().filter_map(Rival::deadline);
         let guests = rivals.chain(self.claimants.iter().filter_map(Claimant::deadline)).min();
-        let next = [hosts, guests, self.target.deadline()].into_iter().flatten().min();
+        let feast = self.feast.as_ref().and_then(Feast::deadline);
+        let next = [hosts, guests, feast, self.target.deadline()].into_iter().flatten().min();
         if let Some(next) = next {
             assert!(next.since(self.now) < LONGEST_WAIT, "everybody sleeps too long");
             self.now = self.now.max(next);
         }
     }
 
-    /// Faults stop: everything has to end, and everything has to come back.
-    fn settle(&mut self, choices: &mut impl Choices) {
+    /// Faults stop, and what was under way ends.
+    fn heal(&mut self, choices: &mut impl Choices) {
         self.faults = Faults::default();
         (self.served.present, self.served.blocks) = (self.shadows.len() as u32, BLOCKS);
         self.served.access.fill(AnaState::OPTIMIZED);
@@ -499,6 +513,10 @@ impl<F: Fabric> World<F> {
             self.start(choices);
         }
         self.until("requests to end", choices, |world| world.hosts.iter().all(|host| host.in_flight() == 0));
+    }
+
+    /// Everything has to end, and everything has to come back.
+    fn settle(&mut self, choices: &mut impl Choices) {
         for host in &mut self.hosts {
             host.close(self.now);
         }
@@ -537,6 +555,9 @@ impl<F: Fabric> World<F> {
             }
             for claimant in &mut self.claimants {
                 busy |= claimant.turn(self.now, &mut self.agreement);
+            }
+            if let Some(feast) = &mut self.feast {
+                busy |= feast.turn(self.now);
             }
             busy |= self.disks.borrow_mut().complete_one(choices, 0);
             busy |= self.target.keep_one(choices, 0);

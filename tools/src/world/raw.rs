@@ -21,8 +21,8 @@ use zerocopy::IntoBytes;
 
 use super::fabric::{Fabric, Pump};
 
-/// Entries of a queue, and bytes each command may move.
-const ENTRIES: u16 = 16;
+/// Entries of a queue, and bytes each command may move unless there is to be more room.
+pub(super) const ENTRIES: u16 = 16;
 const ROOM: u32 = 4096;
 /// How long it waits before it connects again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -33,6 +33,10 @@ pub(super) struct RawHost<F: Fabric> {
     provider: F::Provider,
     memory: Rc<Memory>,
     lkey: u32,
+    /// Bytes each command may move.
+    room_size: u32,
+    /// How the data of a Connect travels.
+    connects: Way,
     target: SocketAddr,
     subsystem: Nqn,
     id: Uuid,
@@ -102,8 +106,20 @@ impl<F: Fabric> RawHost<F> {
         subsystem: Nqn,
         io_queues: usize,
     ) -> Self {
+        Self::with_room(fabric, number, target, subsystem, io_queues, ROOM)
+    }
+
+    /// One whose commands move more.
+    pub(super) fn with_room(
+        fabric: &mut F,
+        number: u8,
+        target: SocketAddr,
+        subsystem: Nqn,
+        io_queues: usize,
+        room_size: u32,
+    ) -> Self {
         let memory = Memory::new();
-        let length = (io_queues + 1) * usize::from(ENTRIES) * ROOM as usize;
+        let length = (io_queues + 1) * usize::from(ENTRIES) * room_size as usize;
         let lkey = memory.register(Region::new(length).expect("address space is plenty"));
         let mut provider = fabric.provider(SocketAddr::from(([192, 0, 2, number], 1)), &memory, 4);
         provider.set_registration(Registration::Pool);
@@ -111,6 +127,8 @@ impl<F: Fabric> RawHost<F> {
             provider,
             memory,
             lkey,
+            room_size,
+            connects: Way::InCapsule,
             target,
             subsystem,
             id: host_id(number),
@@ -121,6 +139,11 @@ impl<F: Fabric> RawHost<F> {
             closing: false,
             news: VecDeque::new(),
         }
+    }
+
+    /// The same, whose Connects have their data fetched.
+    pub(super) fn fetched(self) -> Self {
+        Self { connects: Way::Fetched, ..self }
     }
 
     pub(super) fn io_queues(&self) -> usize {
@@ -178,9 +201,9 @@ impl<F: Fabric> RawHost<F> {
 
     /// Where the data of a command is or will be.
     pub(super) fn room(&self, qid: usize, cid: u16, length: u32) -> Sge {
-        assert!(cid < ENTRIES && length <= ROOM, "one queue has room for so much");
+        assert!(cid < ENTRIES && length <= self.room_size, "one queue has room for so much");
         let slot = u64::try_from(qid).expect("queues are few") * u64::from(ENTRIES) + u64::from(cid);
-        self.memory.sge(self.lkey, slot * u64::from(ROOM), length)
+        self.memory.sge(self.lkey, slot * u64::from(self.room_size), length)
     }
 
     pub(super) fn write(&self, sge: Sge, bytes: &[u8]) {
@@ -248,7 +271,7 @@ impl<F: Fabric> RawHost<F> {
             kato_ms: 0,
         };
         self.stage = Stage::Joining(qid);
-        self.send(qid, connect.to_command(0), Some((Way::InCapsule, ConnectData::SIZE)));
+        self.send(qid, connect.to_command(0), Some((self.connects, ConnectData::SIZE)));
     }
 
     fn on_connection(&mut self, now: Time, event: &CmEvent) {
