@@ -2,6 +2,7 @@
 //! in one thread, under an allocator that counts.
 
 use std::net::TcpStream;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use ironside_target::backend::{self, Backends, Done, Medium, OpenMedium};
 use ironside_target::catalog::{Catalog, Hosts, Namespace, Subsystem};
 use ironside_target::limits::Census;
 use ironside_target::poll_group::{self, PollGroup, Storage};
+use ironside_target::throttle::{HostLimits, Limit};
 use uuid::Uuid;
 
 const DEPTH: u64 = 32;
@@ -55,7 +57,8 @@ struct Pair {
 
 #[expect(clippy::unwrap_used, reason = "what cannot be set up fails the test")]
 impl Pair {
-    fn new(crc: bool) -> Self {
+    /// Namespace 1 has no limit; namespace 2 makes commands wait.
+    fn new(crc: bool, limit_hosts: bool) -> Self {
         let listener = tcp::listen("127.0.0.1:0".parse().unwrap()).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
@@ -64,8 +67,16 @@ impl Pair {
 
         let memory = Memory::new();
         let medium = OpenMedium::ram(16 << 20, 4096).unwrap();
-        let namespace = Namespace::whole(1, Uuid::from_u128(1), medium.clone());
-        let subsystem = Subsystem::new(nqn, "S", Hosts::Any, vec![address], vec![namespace]).unwrap();
+        let whole = |nsid: u32| Namespace::whole(nsid, Uuid::from_u128(nsid.into()), medium.clone());
+        let limit = Limit { iops: NonZeroU64::new(50_000), burst_ms: 0, ..Limit::default() };
+        let namespaces = vec![whole(1), Namespace { limit, ..whole(2) }];
+        let subsystem = Subsystem::new(nqn, "S", Hosts::Any, vec![address], namespaces).unwrap();
+        // Each host has buckets of its own, too.
+        let each = Limit { iops: NonZeroU64::new(100_000), ..limit };
+        let subsystem = subsystem.with_host_limits(HostLimits {
+            each: if limit_hosts { each } else { Limit::default() },
+            named: Vec::new(),
+        });
         let catalog = Arc::new(Catalog::new(1, vec![subsystem]).unwrap());
         let mut ring = Ring::new(64, Rc::clone(&memory)).unwrap();
         let mut backends = Backends::new(Rc::clone(&memory), 128);
@@ -127,14 +138,14 @@ impl Pair {
     }
 
     /// Reads and writes, in the capsule and beyond it, until all have ended.
-    fn round(&mut self) {
+    fn round(&mut self, volume: usize) {
         for tag in 0..DEPTH {
             let length = if tag % 4 < 2 { 4096 } else { 16384 };
             let operation = if tag % 2 == 0 { Operation::Read } else { Operation::Write { fua: false } };
             let buffer = self.buffers.slice(u32::try_from(tag * 32768).unwrap(), length);
             let length = u64::from(length);
             let request = Request { tag, operation, offset: tag * 32768, length, buffer: Some(buffer) };
-            self.host.submit(0, request).unwrap();
+            self.host.submit(volume, request).unwrap();
         }
         let mut ended = 0;
         while ended < DEPTH {
@@ -150,12 +161,24 @@ impl Pair {
 #[test]
 fn after_connect_neither_end_allocates() {
     for crc in [false, true] {
-        let mut pair = Pair::new(crc);
+        let mut pair = Pair::new(crc, false);
         let connecting = measure(|| pair.connect());
         assert!(connecting.count_total > 0, "the allocator counts");
         // Queues which grow to their size do so in the first rounds.
-        (0..20).for_each(|_| pair.round());
-        let counted = measure(|| (0..50).for_each(|_| pair.round()));
+        (0..20).for_each(|_| pair.round(0));
+        let counted = measure(|| (0..50).for_each(|_| pair.round(0)));
         assert_eq!(counted.count_total, 0, "{counted:?} with CRC {crc}");
+    }
+}
+
+#[test]
+fn commands_which_wait_for_their_turn_for_the_first_time_allocate_nothing() {
+    for limit_hosts in [false, true] {
+        let mut pair = Pair::new(false, limit_hosts);
+        pair.connect();
+        // What is common to all commands grows; where hosts are limited, the buckets of theirs are asked too.
+        (0..20).for_each(|_| pair.round(0));
+        let counted = measure(|| (0..20).for_each(|_| pair.round(1)));
+        assert_eq!(counted.count_total, 0, "{counted:?}, hosts limited: {limit_hosts}");
     }
 }

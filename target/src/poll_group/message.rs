@@ -15,10 +15,10 @@ use crate::catalog::Catalog;
 use crate::controller::Refusal;
 use crate::qpair::SharedCounts;
 use crate::reservation::{HostId, Install};
-use crate::throttle::Ask;
+use crate::throttle::{Ask, HostKey};
 
 /// One queue pair of one reactor. The generation tells it from an earlier one under the same handle.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct QueueName {
     pub reactor: usize,
     pub qp: QpHandle,
@@ -113,6 +113,8 @@ pub enum Message {
     Release(Claim),
     /// Go on as if they had not been claimed.
     Resume(CommandName),
+    /// So many commands of this queue of mine may ask for their turn at once from now on.
+    Enlist { queue: QueueName, host: HostKey, entries: u16 },
     /// A command of mine asks for its turn under the limits of its subsystem, of which you have the buckets.
     Ask(Ask),
     /// Your answer to it: its turn has come.

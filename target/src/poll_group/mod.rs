@@ -374,6 +374,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             Message::Catalog(catalog) => self.on_catalog(now, catalog),
             Message::Announce => self.announce(now),
             Message::Drain => self.drain(now),
+            Message::Enlist { queue, host, entries } => self.throttle.enlist(now, queue, host, entries),
             Message::Ask(ask) => self.throttle.ask(now, ask),
             Message::Turn(ask) => self.on_turn(now, ask),
             Message::Withdraw { namespace, name } => self.throttle.withdraw(now, namespace, name),

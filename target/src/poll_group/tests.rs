@@ -1,4 +1,6 @@
 //! Hosts which do not keep to the order of things, on the simulated fabric.
+mod throttled;
+
 use std::net::SocketAddr;
 
 use ironside_common::memory::{Region, SizeClass};
@@ -60,6 +62,8 @@ struct Bench {
     address: SocketAddr,
     now: Time,
     answers: Vec<Completion>,
+    /// Who connects.
+    host_id: Uuid,
 }
 
 fn nqn(name: &str) -> Nqn {
@@ -93,7 +97,16 @@ impl Bench {
         let memory = Memory::new();
         memory.register(Region::new(1 << 20).unwrap());
         let host = network.endpoint("192.0.2.2:1".parse().unwrap(), Rc::clone(&memory), 8);
-        Self { network, group, host, memory, address, now: Time::from_nanos(1), answers: Vec::new() }
+        Self {
+            network,
+            group,
+            host,
+            memory,
+            address,
+            now: Time::from_nanos(1),
+            answers: Vec::new(),
+            host_id: Uuid::from_u128(7),
+        }
     }
 
     /// Everything that can happen does.
@@ -133,7 +146,7 @@ impl Bench {
 
     fn connect(&mut self, qp: QpHandle, cid: u16, qid: u16, cntlid: u16) {
         let sge = self.memory.sge(0, u64::from(cid) * 1024, ConnectData::SIZE);
-        let data = ConnectData::new(Uuid::from_u128(7), cntlid, &nqn("s"), &nqn("h"));
+        let data = ConnectData::new(self.host_id, cntlid, &nqn("s"), &nqn("h"));
         self.memory.write(sge, data.as_bytes());
         let mr = self.host.allocate_mr(qp);
         let exposure = self.host.prepare(qp, mr, sge, Access::RemoteRead);

@@ -14,14 +14,22 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let (Some(membership), Some(subnqn)) = (&connection.membership, connection.subnqn) else { return };
         let host = membership.host.nqn;
         let key = *connection.asks.get_or_insert_with(|| HostKey::new(&subnqn, &host));
-        let limited = Nqn::from_field(&subnqn).is_ok_and(|subnqn| {
-            let subsystem = self.catalog.subsystem(&subnqn);
-            // A host's name was found valid when it connected.
-            let host = Nqn::from_field(&host).ok();
-            subsystem.zip(host).is_some_and(|(subsystem, host)| subsystem.host_limits().of(&host).is_any())
+        let (generation, entries) = (connection.generation, connection.entries);
+        let subsystem = Nqn::from_field(&subnqn).ok().and_then(|subnqn| self.catalog.subsystem(&subnqn));
+        // A host's name was found valid when it connected.
+        let host = Nqn::from_field(&host).ok();
+        let limited =
+            subsystem.zip(host).is_some_and(|(subsystem, host)| subsystem.host_limits().of(&host).is_any());
+        let has_limits = subsystem.is_some_and(|subsystem| {
+            let mut namespaces = subsystem.namespaces().iter();
+            subsystem.host_limits().is_any() || namespaces.any(|namespace| namespace.limit.is_any())
         });
+        if has_limits {
+            let queue = self.name(qp, generation);
+            let home = key.home(self.settings.reactors);
+            self.send(home, Message::Enlist { queue, host: key, entries });
+        }
         if let Some(connection) = self.connection(qp) {
-            connection.asks = Some(key);
             connection.qpair.set_limited(limited);
         }
     }

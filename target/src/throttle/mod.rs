@@ -12,6 +12,7 @@ mod limit;
 mod scope;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU64;
@@ -23,6 +24,7 @@ use uuid::Uuid;
 use self::bucket::Meter;
 pub use self::limit::{Cost, HostLimits, Limit};
 use self::scope::Scope;
+use self::waiting::Waiting;
 use crate::catalog::Catalog;
 use crate::poll_group::{CommandName, QueueName};
 
@@ -77,6 +79,11 @@ pub struct Throttle {
     /// Namespaces which are limited, or whose hosts are.
     scopes: BTreeMap<Uuid, Scope>,
     hosts: BTreeMap<HostKey, HostMeter>,
+    /// The limit of each host of a subsystem which has none of its own.
+    each: BTreeMap<u64, Limit>,
+    /// Queues which may ask, whose they are, and how many commands of each may wait.
+    enlisted: BTreeMap<QueueName, (HostKey, u16)>,
+    waiting: Waiting,
     /// Namespaces for which commands wait, those whose turn comes first in front.
     active: VecDeque<Uuid>,
     /// Commands of namespaces which are not limited any more.
@@ -96,11 +103,11 @@ impl Throttle {
     /// From now on these limits hold, also for those who wait.
     pub fn on_catalog(&mut self, now: Time, catalog: &Catalog) {
         let mut before = std::mem::take(&mut self.scopes);
-        let mut each = BTreeMap::new();
+        self.each.clear();
         self.hosts.values_mut().for_each(|host| host.is_named = false);
         for subsystem in catalog.subsystems() {
             let limits = subsystem.host_limits();
-            each.insert(HostKey::subsystem(&subsystem.nqn().to_field()), limits.each);
+            self.each.insert(HostKey::subsystem(&subsystem.nqn().to_field()), limits.each);
             for (host, limit) in &limits.named {
                 let key = HostKey::new(&subsystem.nqn().to_field(), &host.to_field());
                 let known = self.hosts.entry(key).or_default();
@@ -116,39 +123,70 @@ impl Throttle {
                 self.scopes.insert(namespace.uuid, scope);
             }
         }
-        self.free.extend(before.values_mut().flat_map(Scope::dissolve));
+        for scope in before.values_mut() {
+            scope.dissolve(&mut self.waiting, &mut self.free);
+        }
         self.active.retain(|uuid| self.scopes.contains_key(uuid));
         let limited = self.scopes.values().filter(|scope| scope.each_host().is_any());
         for host in limited.flat_map(Scope::hosts) {
             self.hosts.entry(host).or_default();
         }
         for (key, host) in self.hosts.iter_mut().filter(|(_, host)| !host.is_named) {
-            host.meter.set(now, each.get(&key.subsystem).copied().unwrap_or_default());
+            host.meter.set(now, self.each.get(&key.subsystem).copied().unwrap_or_default());
         }
+        self.reserve(now);
         self.sweep(now);
         self.next = Some(now);
+    }
+
+    /// Commands of this queue may ask from now on, as many as it has entries: they find room for all of them.
+    pub fn enlist(&mut self, now: Time, queue: QueueName, host: HostKey, entries: u16) {
+        self.enlisted.insert(queue, (host, entries));
+        self.reserve(now);
+    }
+
+    /// All that commands take which may wait, so that they allocate nothing then.
+    fn reserve(&mut self, now: Time) {
+        self.waiting.reserve(self.enlisted.values().map(|&(_, entries)| usize::from(entries)).sum());
+        let hosts: BTreeSet<HostKey> = self.enlisted.values().map(|&(host, _)| host).collect();
+        self.scopes.values_mut().for_each(|scope| scope.reserve(hosts.len()));
+        self.active.reserve(self.scopes.len());
+        for host in hosts {
+            let each = self.each.get(&host.subsystem).copied().unwrap_or_default();
+            if each.is_any() {
+                self.meter(now, host, each);
+            }
+        }
+    }
+
+    /// The buckets of a host which has no limit of its own.
+    fn meter(&mut self, now: Time, host: HostKey, each: Limit) {
+        self.hosts.entry(host).or_insert_with(|| {
+            let mut meter = Meter::default();
+            meter.set(now, each);
+            HostMeter { meter, is_named: false }
+        });
     }
 
     /// A command asks for its turn.
     pub fn ask(&mut self, now: Time, ask: Ask) {
         self.next = Some(now);
-        let Some(scope) = self.scopes.get_mut(&ask.namespace) else { return self.free.push_back(ask) };
-        if scope.each_host().is_any() && !self.hosts.contains_key(&ask.host) {
-            let mut meter = Meter::default();
-            meter.set(now, scope.each_host());
-            self.hosts.insert(ask.host, HostMeter { meter, is_named: false });
+        let each = self.scopes.get(&ask.namespace).map(Scope::each_host).unwrap_or_default();
+        if each.is_any() {
+            self.meter(now, ask.host, each);
         }
+        let Some(scope) = self.scopes.get_mut(&ask.namespace) else { return self.free.push_back(ask) };
         if !std::mem::replace(&mut scope.is_listed, true) {
             self.active.push_back(ask.namespace);
         }
-        scope.push(ask);
+        scope.push(&mut self.waiting, ask);
     }
 
     /// A command does not wait any more. One whose turn has come already is not known.
     pub fn withdraw(&mut self, now: Time, namespace: Uuid, name: CommandName) {
         self.free.retain(|ask| ask.name != name);
         if let Some(scope) = self.scopes.get_mut(&namespace) {
-            scope.withdraw(name);
+            scope.withdraw(&mut self.waiting, name);
             self.next = Some(now);
         }
     }
@@ -156,7 +194,8 @@ impl Throttle {
     /// A queue has ended, and what it asked for with it.
     pub fn forget(&mut self, now: Time, queue: QueueName) {
         self.free.retain(|ask| ask.name.queue != queue);
-        self.scopes.values_mut().for_each(|scope| scope.forget(queue));
+        self.enlisted.remove(&queue);
+        self.scopes.values_mut().for_each(|scope| scope.forget(&mut self.waiting, queue));
         self.sweep(now);
         self.next = Some(now);
     }
@@ -182,7 +221,7 @@ impl Throttle {
         for _ in 0..self.active.len() {
             let uuid = self.active.pop_front()?;
             let Some(scope) = self.scopes.get_mut(&uuid) else { continue };
-            let opening = scope.opening(now, |host, cost| {
+            let opening = scope.opening(now, &self.waiting, |host, cost| {
                 self.hosts.get(&host).map_or(Time::ZERO, |host| host.meter.opens_at(cost))
             });
             // Withdrawn commands leave a namespace here for which nobody waits.
@@ -195,7 +234,7 @@ impl Throttle {
                 self.next = Some(self.next.map_or(opening.at, |next| next.min(opening.at)));
                 continue;
             }
-            let ask = scope.serve(now, opening);
+            let ask = scope.serve(now, &mut self.waiting, opening);
             if let Some(host) = self.hosts.get_mut(&ask.host) {
                 host.meter.take(now, ask.cost);
             }
@@ -217,7 +256,8 @@ impl Throttle {
         if self.hosts.values().all(|host| host.is_named) {
             return;
         }
-        let there: BTreeSet<HostKey> = self.scopes.values().flat_map(Scope::hosts).collect();
+        let enlisted = self.enlisted.values().map(|&(host, _)| host);
+        let there: BTreeSet<HostKey> = self.scopes.values().flat_map(Scope::hosts).chain(enlisted).collect();
         self.hosts.retain(|key, host| host.is_named || !host.meter.is_rested(now) || there.contains(key));
     }
 }

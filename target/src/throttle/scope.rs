@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use ironside_common::time::Time;
 
 use super::bucket::Meter;
+use super::waiting::{List, Waiting};
 use super::{Ask, Cost, HostKey, Limit};
 use crate::poll_group::{CommandName, QueueName};
 
@@ -12,7 +13,7 @@ pub(super) struct Scope {
     meter: Meter,
     /// The limit of each host of the subsystem which has none of its own.
     each_host: Limit,
-    /// Hosts which have asked, until their queues end: so that to wait allocates nothing after a while.
+    /// Hosts which have asked and wait, or have had more than others.
     flows: Vec<Flow>,
     waiting: usize,
     /// Named by the list of those for which commands wait.
@@ -41,13 +42,7 @@ struct Lane {
     /// The number of its last turn.
     served: u64,
     /// Those whose turn comes first in front.
-    queues: VecDeque<Queue>,
-}
-
-#[derive(Debug)]
-struct Queue {
-    name: QueueName,
-    waiting: VecDeque<Ask>,
+    queues: List,
 }
 
 /// Whose turn is next, and from when on.
@@ -76,7 +71,12 @@ impl Scope {
         self.flows.iter().map(|flow| flow.host)
     }
 
-    pub(super) fn push(&mut self, ask: Ask) {
+    /// So many hosts may ask.
+    pub(super) fn reserve(&mut self, hosts: usize) {
+        self.flows.reserve(hosts.saturating_sub(self.flows.len()));
+    }
+
+    pub(super) fn push(&mut self, waiting: &mut Waiting, ask: Ask) {
         let index = self.flows.iter().position(|flow| flow.host == ask.host).unwrap_or_else(|| {
             let host = ask.host;
             self.flows.push(Flow { host, finish: 0, served: 0, lanes: Default::default() });
@@ -85,41 +85,35 @@ impl Scope {
         self.waiting += 1;
         let lane = &mut self.flows[index].lanes[lane_of(ask.cost)];
         lane.waiting += 1;
-        match lane.queues.iter_mut().find(|queue| queue.name == ask.name.queue) {
-            Some(queue) => queue.waiting.push_back(ask),
-            None => lane.queues.push_back(Queue { name: ask.name.queue, waiting: VecDeque::from([ask]) }),
-        }
+        waiting.push(&mut lane.queues, ask);
     }
 
-    pub(super) fn withdraw(&mut self, name: CommandName) {
-        for lane in self.flows.iter_mut().flat_map(|flow| &mut flow.lanes) {
-            let Some(queue) = lane.queues.iter_mut().find(|queue| queue.name == name.queue) else { continue };
-            let before = queue.waiting.len();
-            queue.waiting.retain(|ask| ask.name != name);
-            let gone = before - queue.waiting.len();
-            lane.waiting -= gone;
-            self.waiting -= gone;
-        }
+    pub(super) fn withdraw(&mut self, waiting: &mut Waiting, name: CommandName) {
+        self.remove(waiting, name.queue, |ask| ask.name == name);
     }
 
-    pub(super) fn forget(&mut self, name: QueueName) {
-        for lane in self.flows.iter_mut().flat_map(|flow| &mut flow.lanes) {
-            let Some(index) = lane.queues.iter().position(|queue| queue.name == name) else { continue };
-            let gone = lane.queues.remove(index).map_or(0, |queue| queue.waiting.len());
-            lane.waiting -= gone;
-            self.waiting -= gone;
-        }
+    pub(super) fn forget(&mut self, waiting: &mut Waiting, name: QueueName) {
+        self.remove(waiting, name, |_| true);
         // What a host has had is remembered as long as it would make a difference to others.
         let (clock, waiting) = (self.clock, self.waiting);
-        let is_there = |flow: &Flow| flow.lanes.iter().any(|lane| !lane.queues.is_empty());
+        let is_there = |flow: &Flow| flow.lanes.iter().any(|lane| lane.waiting > 0);
         self.flows.retain(|flow| is_there(flow) || waiting > 0 && flow.finish > clock);
     }
 
+    fn remove(&mut self, waiting: &mut Waiting, name: QueueName, is_over: impl Fn(&Ask) -> bool) {
+        for lane in self.flows.iter_mut().flat_map(|flow| &mut flow.lanes) {
+            let gone = waiting.remove(&mut lane.queues, name, &is_over);
+            lane.waiting -= gone;
+            self.waiting -= gone;
+        }
+    }
+
     /// All that waits, which need not any more.
-    pub(super) fn dissolve(&mut self) -> impl Iterator<Item = Ask> {
+    pub(super) fn dissolve(&mut self, waiting: &mut Waiting, free: &mut VecDeque<Ask>) {
         self.waiting = 0;
-        let queues = self.flows.drain(..).flat_map(|flow| flow.lanes).flat_map(|lane| lane.queues);
-        queues.flat_map(|queue| queue.waiting)
+        for mut lane in self.flows.drain(..).flat_map(|flow| flow.lanes) {
+            free.extend(std::iter::from_fn(|| waiting.pop(&mut lane.queues)));
+        }
     }
 
     /// Whose turn it is: of those whom their own limit lets begin the one that has had least, and of such the one that has
@@ -127,6 +121,7 @@ impl Scope {
     pub(super) fn opening(
         &self,
         now: Time,
+        commands: &Waiting,
         host_opens_at: impl Fn(HostKey, Cost) -> Time,
     ) -> Option<Opening> {
         let lanes = self.flows.iter().enumerate().flat_map(|(index, flow)| {
@@ -134,7 +129,7 @@ impl Scope {
         });
         let waiting = lanes.filter(|(_, (_, waiting))| waiting.waiting > 0);
         let rank = |((index, flow), (number, lane)): ((usize, &Flow), (usize, &Lane))| {
-            let cost = lane.head()?.cost;
+            let cost = commands.head(&lane.queues)?.cost;
             let at = self.meter.opens_at(cost).max(host_opens_at(flow.host, cost));
             let order = (at.max(now), flow.finish.max(self.clock), flow.served, lane.served);
             Some((order, Opening { at, flow: index, lane: number }))
@@ -144,35 +139,20 @@ impl Scope {
     }
 
     /// Takes the command of an opening out, and counts it.
-    pub(super) fn serve(&mut self, now: Time, opening: Opening) -> Ask {
+    pub(super) fn serve(&mut self, now: Time, waiting: &mut Waiting, opening: Opening) -> Ask {
         self.served += 1;
         self.waiting -= 1;
         let flow = &mut self.flows[opening.flow];
         let lane = &mut flow.lanes[opening.lane];
         lane.served = self.served;
-        let ask = lane.pop();
+        lane.waiting -= 1;
+        let ask = waiting.pop(&mut lane.queues).expect("a command waits");
         self.meter.take(now, ask.cost);
         let span = u64::try_from(self.meter.span(ask.cost).as_nanos()).unwrap_or(u64::MAX);
         self.clock = flow.finish.max(self.clock);
         flow.finish = self.clock.saturating_add(span);
         flow.served = self.served;
         ask
-    }
-}
-
-impl Lane {
-    /// The command which is next.
-    fn head(&self) -> Option<&Ask> {
-        self.queues.iter().find_map(|queue| queue.waiting.front())
-    }
-
-    /// Takes the head out; its queue is the last one then.
-    fn pop(&mut self) -> Ask {
-        self.waiting -= 1;
-        let first = self.queues.iter().position(|queue| !queue.waiting.is_empty());
-        self.queues.rotate_left(first.expect("a command waits") + 1);
-        let queue = self.queues.back_mut().expect("it was just put there");
-        queue.waiting.pop_front().expect("a command waits")
     }
 }
 
