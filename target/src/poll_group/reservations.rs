@@ -89,6 +89,12 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         connection.membership.as_ref().map(|membership| membership.host.host_id)
     }
 
+    /// Queues of a host at any controller.
+    pub fn queues_of(&self, host: &HostId) -> usize {
+        let memberships = self.connections.iter().flatten().filter_map(|one| one.membership.as_ref());
+        memberships.filter(|membership| membership.host.host_id == *host).count()
+    }
+
     /// A queue pair received a reservation command.
     pub(super) fn on_reservation(&mut self, now: Time, job: ReservationJob) {
         let ReservationJob { token, nsid, request, data } = job;

@@ -2,6 +2,7 @@
 //! connects, reads, asks and keeps alive meanwhile is answered within a bounded number of rounds, in each of which everybody
 //! does what he can: buffers and receives are shared.
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use ironside_common::nvme::admin::{Cns, Identify};
@@ -18,8 +19,9 @@ use super::{BLOCK_SIZE, World, nqn};
 pub(super) const TABLE: u32 = 10;
 pub(super) const TABLE_BLOCKS: u64 = 64;
 /// The numbers of gluttons, and of their guest.
-pub(super) const GLUTTONS: std::ops::Range<u8> = 160..162;
-const GUEST: u8 = 170;
+const GLUTTONS: Range<u8> = 160..162;
+const GUEST: u8 = 162;
+pub(super) const NUMBERS: Range<u8> = GLUTTONS.start..GUEST + 1;
 const QUEUES: usize = 4;
 /// Bytes of the largest command: more than the smallest buffers hold.
 const LARGE: u32 = 8192;

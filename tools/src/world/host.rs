@@ -39,6 +39,8 @@ pub(super) struct HostSide<F: Fabric> {
     rewrites: bool,
     outstanding: BTreeMap<u64, Outstanding>,
     next_tag: u64,
+    /// It is not admitted any more.
+    pub(super) is_expelled: bool,
     /// Requests which ended well.
     pub(super) succeeded: u64,
     pub(super) failed: u64,
@@ -122,6 +124,7 @@ impl<F: Fabric> HostSide<F> {
             rewrites: targets.len() > 1,
             outstanding: BTreeMap::new(),
             next_tag: 0,
+            is_expelled: false,
             succeeded: 0,
             failed: 0,
         }
@@ -149,7 +152,7 @@ impl<F: Fabric> HostSide<F> {
 
     /// The first connection is tried once; a world whose link breaks just then has nothing to watch.
     fn first_connect_failed(&self, error: impl std::fmt::Display) {
-        assert!(self.succeeded == 0, "gave up although told never to: {error}");
+        assert!(self.succeeded == 0 || self.is_expelled, "gave up although told never to: {error}");
     }
 
     /// Starts one more request, if there is room and nobody else is at its blocks.
@@ -290,6 +293,11 @@ impl<F: Fabric> HostSide<F> {
 
     pub(super) fn deadline(&self) -> Option<Time> {
         [self.host.deadline(), self.provider.deadline()].into_iter().flatten().min()
+    }
+
+    /// Whether it has had no reason to connect again.
+    pub(super) fn is_undisturbed(&self) -> bool {
+        self.is_expelled || self.host.hosts().all(|host| host.counters().reconnects == 0)
     }
 
     /// # Panics

@@ -20,7 +20,9 @@
 //!     limited comes to a drive before its turn;
 //! 14. where hosts have a path to each of two targets, an old write which one of them still has never lands after a newer
 //!     one that came by the other: in the end the drives themselves hold what (2) says.
-//! 15. while some have as many large writes under way as they can, others connect, read and keep alive within a bounded
+//! 15. once a host is removed, and what had begun has ended, it has no queue and nothing of it is at a drive ever after; others
+//!     notice nothing;
+//! 16. while some have as many large writes under way as they can, others connect, read and keep alive within a bounded
 //!     number of rounds.
 //!
 //! (4), (5) and the slots and credits of (3) are asserted by the fabric and the queue pairs themselves.
@@ -36,6 +38,7 @@ mod pipe;
 mod raw;
 mod report;
 mod rival;
+mod served;
 mod shadow;
 mod target;
 
@@ -43,18 +46,16 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use ironside_common::nvme::Nqn;
 use ironside_common::nvme::log_page::AnaState;
 use ironside_common::provider::sim::{Choices, Network, Prng};
 use ironside_common::time::Time;
-use ironside_target::backend::OpenMedium;
-use ironside_target::catalog::{Access, Catalog, Hosts, Namespace, Subsystem};
 use ironside_target::poll_group::Message;
-use ironside_target::reservation::{HostId, State};
-use ironside_target::throttle::{HostLimits, Limit};
+use ironside_target::reservation::HostId;
+use ironside_target::throttle::Limit;
 use uuid::Uuid;
 
 use self::agreement::Agreement;
@@ -68,6 +69,7 @@ use self::pipe::Pipes;
 use self::raw::host_id;
 pub use self::report::Report;
 use self::rival::{LOCK, Rival, Taken};
+use self::served::Served;
 use self::shadow::Shadow;
 use self::target::Target;
 
@@ -99,6 +101,8 @@ struct Faults {
     masks: u32,
     /// Limits change, in a world that has any.
     limits: u32,
+    /// A host is not admitted any more.
+    removals: u32,
 }
 
 impl Faults {
@@ -112,7 +116,8 @@ impl Faults {
         let access = if choices.chance(20) { 1 + choices.below(4) } else { 0 };
         let masks = if choices.chance(20) { 1 + choices.below(4) } else { 0 };
         let limits = if choices.chance(50) { choices.below(4) } else { 0 };
-        Self { breaks, kills, power, medium, namespaces, access, masks, limits }
+        let removals = if choices.chance(15) { 1 + choices.below(2) } else { 0 };
+        Self { breaks, kills, power, medium, namespaces, access, masks, limits, removals }
     }
 }
 
@@ -164,58 +169,6 @@ fn host_nqn(id: Uuid) -> Nqn {
     format!("nqn.2014-08.org.nvmexpress:uuid:{id}").parse().expect("an NQN by its form")
 }
 
-/// The names of all hosts there may be, this one apart.
-fn all_but(host: u8) -> Vec<Nqn> {
-    let others = (0..host::HOSTS_MAX).filter(|&other| other != host).map(host::id);
-    others.chain(GUESTS.map(host_id)).map(host_nqn).collect()
-}
-
-/// What is served: the first namespaces, of so many blocks, each in a group of its own.
-#[derive(Clone, Debug)]
-struct Served {
-    version: u64,
-    present: u32,
-    blocks: u64,
-    /// The state of each group.
-    access: Vec<AnaState>,
-    /// The number of a host, and the namespace it does not see.
-    hidden: Option<(u8, u32)>,
-    /// What each namespace may be asked for, and each host may ask for.
-    limits: Vec<Limit>,
-    host_limit: Limit,
-}
-
-impl Served {
-    fn draw_limits(&mut self, choices: &mut impl Choices) {
-        self.limits.fill_with(|| limits::draw(choices));
-        self.host_limit = if choices.chance(40) { limits::draw(choices) } else { Limit::default() };
-    }
-
-    /// The catalog of it, with the namespace which claimants share and the reservations that one begins with. What
-    /// namespaces are made of is the world's own affair.
-    fn catalog(&self, address: SocketAddr, kept: Option<Arc<State>>) -> Arc<Catalog> {
-        let namespace = |nsid, blocks: u64| {
-            let medium =
-                OpenMedium::faulty(blocks * u64::from(BLOCK_SIZE), BLOCK_SIZE).expect("a size that fits");
-            let hosts = match self.hidden {
-                Some((host, hidden)) if hidden == nsid => Hosts::Listed(all_but(host)),
-                _ => Hosts::Any,
-            };
-            let limit = self.limits.get(nsid as usize - 1).copied().unwrap_or_default();
-            Namespace { ana_group: nsid, hosts, limit, ..Namespace::whole(nsid, uuid(nsid), medium) }
-        };
-        let shared = Namespace { kept, ..namespace(SHARED, SHARED_BLOCKS) };
-        let others = [shared, namespace(TABLE, TABLE_BLOCKS)];
-        let namespaces = (1..=self.present).map(|nsid| namespace(nsid, self.blocks)).chain(others);
-        let access = (1..).zip(&self.access).map(|(group, &state)| Access { group, listen: None, state });
-        let subsystem = Subsystem::new(nqn(), "WORLD", Hosts::Any, vec![address], namespaces.collect());
-        let limits = HostLimits { each: self.host_limit, named: Vec::new() };
-        let subsystem = subsystem.expect("a subsystem by its form").with_access(access.collect());
-        let subsystem = subsystem.with_host_limits(limits);
-        Arc::new(Catalog::new(self.version, vec![subsystem]).expect("one subsystem"))
-    }
-}
-
 struct World<F: Fabric> {
     now: Time,
     address: SocketAddr,
@@ -225,6 +178,8 @@ struct World<F: Fabric> {
     closing: Vec<u32>,
     /// What is hidden from whom by now, with whatever had begun.
     masked: Option<(u8, u32)>,
+    /// The host which is removed, once nothing of it is left.
+    gone: Option<u8>,
     disks: Rc<RefCell<Disks>>,
     shadows: Vec<Shadow>,
     target: Target<F>,
@@ -235,6 +190,8 @@ struct World<F: Fabric> {
     agreement: Agreement,
     feast: Option<Feast<F>>,
     faults: Faults,
+    /// Nothing broke that a host has to notice, except that one was removed.
+    is_calm: bool,
     report: Report,
 }
 
@@ -257,6 +214,7 @@ impl<F: Fabric> World<F> {
             blocks: BLOCKS,
             access,
             hidden: None,
+            removed: None,
             limits: vec![Limit::default(); count as usize],
             host_limit: Limit::default(),
         };
@@ -283,6 +241,7 @@ impl<F: Fabric> World<F> {
             served,
             closing: Vec::new(),
             masked: None,
+            gone: None,
             disks,
             shadows,
             target,
@@ -293,6 +252,7 @@ impl<F: Fabric> World<F> {
             agreement: Agreement::new(),
             feast: None,
             faults,
+            is_calm: false,
             report: Report::default(),
         };
         world.invite(choices);
@@ -323,6 +283,7 @@ impl<F: Fabric> World<F> {
             self.break_something(choices);
             self.check_rights();
             self.check_masked();
+            self.check_removed();
         }
         self.heal(choices);
         if choices.chance(10) {
@@ -411,6 +372,22 @@ impl<F: Fabric> World<F> {
         assert!(found.is_none(), "{found:?} of host {host} at namespace {nsid}, which it does not see");
     }
 
+    /// Nothing is left of a host which was removed.
+    fn check_removed(&mut self) {
+        if self.served.removed.is_some() && self.gone.is_none() && self.target.is_settled(self.served.version)
+        {
+            self.gone = self.served.removed;
+            self.report.removed += 1;
+        }
+        let Some(host) = self.gone else { return };
+        let id: HostId = host::id(host).into_bytes();
+        assert_eq!(self.target.queues_of(&id), 0, "queues of host {host}, which is removed");
+        for nsid in (1..=self.shadows.len() as u32).chain([SHARED]) {
+            let found = self.target.at_medium(uuid(nsid)).into_iter().find(|(name, _)| *name == id);
+            assert!(found.is_none(), "{found:?} of host {host} at namespace {nsid}, after it was removed");
+        }
+    }
+
     fn break_something(&mut self, choices: &mut impl Choices) {
         if choices.below(1000) < self.faults.breaks {
             self.fabric.break_one(choices);
@@ -442,6 +419,12 @@ impl<F: Fabric> World<F> {
             let host = choices.below(self.hosts.len() as u32) as u8;
             let nsid = 1 + choices.below(self.shadows.len() as u32);
             self.served.hidden = choices.chance(70).then_some((host, nsid));
+            self.go_over();
+        }
+        if choices.below(1000) < self.faults.removals && self.served.removed.is_none() {
+            let host = choices.below(self.hosts.len() as u32) as u8;
+            self.hosts[usize::from(host)].is_expelled = true;
+            self.served.removed = Some(host);
             self.go_over();
         }
         if choices.below(1000) < self.faults.kills && self.target.is_running() {
@@ -504,7 +487,8 @@ impl<F: Fabric> World<F> {
 
     /// Faults stop, and what was under way ends.
     fn heal(&mut self, choices: &mut impl Choices) {
-        self.faults = Faults::default();
+        let before = std::mem::take(&mut self.faults);
+        self.is_calm = before.breaks == 0 && before.kills == 0;
         (self.served.present, self.served.blocks) = (self.shadows.len() as u32, BLOCKS);
         self.served.access.fill(AnaState::OPTIMIZED);
         self.served.hidden = None;
@@ -534,6 +518,7 @@ impl<F: Fabric> World<F> {
         self.report.conflicts = self.claimants.iter().map(|claimant| claimant.conflicts).sum();
         for host in &self.hosts {
             host.check_at_rest();
+            assert!(!self.is_calm || host.is_undisturbed(), "a host lost its connection for nothing");
             self.report.succeeded += host.succeeded;
             self.report.failed += host.failed;
         }

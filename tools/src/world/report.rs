@@ -18,6 +18,8 @@ pub struct Report {
     pub conflicts: u64,
     /// Times a command waited for its turn, as often as that was looked at.
     pub waited: u64,
+    /// Hosts which were removed.
+    pub removed: u64,
     /// Times somebody came to others who took what they could.
     pub feasts: u64,
     /// Simulated time.
@@ -35,6 +37,7 @@ impl AddAssign for Report {
         self.reserved += other.reserved;
         self.conflicts += other.conflicts;
         self.waited += other.waited;
+        self.removed += other.removed;
         self.feasts += other.feasts;
         self.elapsed += other.elapsed;
     }
@@ -43,13 +46,13 @@ impl AddAssign for Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { succeeded, failed, breaks, kills, power_losses, .. } = self;
-        let Self { taken, reserved, conflicts, waited, feasts, elapsed, .. } = self;
+        let Self { taken, reserved, conflicts, waited, removed, feasts, elapsed, .. } = self;
         write!(f, "{succeeded} requests succeeded and {failed} failed, {breaks} links broke, ")?;
         write!(f, "the target was killed {kills} times, {power_losses} of them by a loss of power, ")?;
         write!(f, "a block was taken {taken} times, {reserved} commands reserved, ")?;
         write!(
             f,
-            "{conflicts} were in conflict, limits held {waited} times, {feasts} feasts were held, in {} simulated seconds",
+            "{conflicts} were in conflict, limits held {waited} times, {removed} hosts were removed, {feasts} feasts were held, in {} simulated seconds",
             elapsed.as_secs()
         )
     }

@@ -194,6 +194,11 @@ impl<F: Fabric> Target<F> {
         under_way.collect()
     }
 
+    /// Queues of a host, on all reactors.
+    pub(super) fn queues_of(&self, host: &HostId) -> usize {
+        self.reactors.iter().map(|reactor| reactor.group.queues_of(host)).sum()
+    }
+
     /// # Panics
     /// If something is at the drive of a limited namespace whose turn has not come.
     pub(super) fn check_turns(&self, uuid: Uuid) {
