@@ -62,6 +62,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         // So that to wait allocates nothing.
         self.waiting.reserve(self.connections.len() + 1);
         self.desk.turns.reserve(2 * usize::from(entries));
+        self.outbox.reserve(2 * usize::from(entries));
         self.verbs.accept(request, parameters, Reply::new(entries).as_bytes());
         let generation = self.next_generation;
         self.next_generation = generation.wrapping_add(1);

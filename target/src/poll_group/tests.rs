@@ -17,6 +17,7 @@ use zerocopy::IntoBytes;
 use super::*;
 use crate::backend::OpenMedium;
 use crate::catalog::{Hosts, Subsystem};
+use crate::limits::{Limits, Resource};
 
 /// Takes what it is asked, and ends it when it is told to.
 #[derive(Default)]
@@ -82,7 +83,8 @@ impl Bench {
         let medium = OpenMedium::faulty(1 << 20, 512).unwrap();
         let namespace = crate::catalog::Namespace::whole(1, Uuid::from_u128(1), medium);
         let subsystem = Subsystem::new(nqn("s"), "S", Hosts::Any, vec![address], vec![namespace]).unwrap();
-        let catalog = Arc::new(Catalog::new(1, vec![subsystem]).unwrap());
+        let limits = Limits::default().with(Resource::IoQueues, 4);
+        let catalog = Arc::new(Catalog::new(1, vec![subsystem]).unwrap().with_limits(limits));
         let settings = Settings {
             reactor: 0,
             reactors: 1,

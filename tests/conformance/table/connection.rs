@@ -263,7 +263,7 @@ fn one_connection_too_many() {
         let first = Queue::dial_admin(&target);
         let _second = Queue::dial_admin(&target);
         assert_eq!(rejected_by(&target, 16, &cm_request(0, 32, 31, 0)), 6);
-        drop(first);
+        first.peer.end();
         target.run();
         Queue::dial_admin(&target);
     }

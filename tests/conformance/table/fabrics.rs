@@ -205,7 +205,7 @@ pub(crate) fn io_data(cntlid: u16) -> Vec<u8> {
 fn one_controller_too_many() {
     let target = Target::new();
     target.limit(2, Resource::ControllersPerHost, 2);
-    let first = Queue::admin(&target);
+    let (first, _) = Queue::admin(&target);
     let _second = Queue::admin(&target);
     let another = |host| {
         let data = connect_data(HOST_ID, 0xFFFF, OPEN, host);
@@ -216,7 +216,7 @@ fn one_controller_too_many() {
     let busy = (1, 0x81, false);
     assert_eq!(another(HOST).1, busy);
     assert_eq!(another(FRIEND).1, (0, 0, false), "each host has its share");
-    drop(first);
+    first.peer.end();
     target.run();
     let (_again, status) = another(HOST);
     assert_eq!(status, (0, 0, false));
