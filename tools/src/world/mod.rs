@@ -178,6 +178,8 @@ struct World<F: Fabric> {
     closing: Vec<u32>,
     /// What is hidden from whom by now, with whatever had begun.
     masked: Option<(u8, u32)>,
+    /// How many messages have arrived once every reactor was told of what is served.
+    announced: u64,
     /// The host which is removed, once nothing of it is left.
     gone: Option<u8>,
     disks: Rc<RefCell<Disks>>,
@@ -241,6 +243,7 @@ impl<F: Fabric> World<F> {
             served,
             closing: Vec::new(),
             masked: None,
+            announced: 0,
             gone: None,
             disks,
             shadows,
@@ -374,8 +377,9 @@ impl<F: Fabric> World<F> {
 
     /// Nothing is left of a host which was removed.
     fn check_removed(&mut self) {
-        if self.served.removed.is_some() && self.gone.is_none() && self.target.is_settled(self.served.version)
-        {
+        let is_told = self.target.delivered().0 >= self.announced;
+        let is_settled = is_told && self.target.is_settled(self.served.version);
+        if self.served.removed.is_some() && self.gone.is_none() && is_settled {
             self.gone = self.served.removed;
             self.report.removed += 1;
         }
@@ -460,6 +464,7 @@ impl<F: Fabric> World<F> {
         let catalog = self.served.catalog(self.address, self.target.kept());
         self.target.tell(&Message::Catalog(catalog));
         self.target.tell(&Message::Announce);
+        self.announced = self.target.delivered().1;
     }
 
     /// Once every reactor knows that the ways to a namespace have ended, and what had begun has ended too, nothing

@@ -30,6 +30,8 @@ pub(super) struct Target<F: Fabric> {
     reactors: Vec<Reactor<F>>,
     /// Messages on their way: receiver and content.
     letters: VecDeque<(usize, Message)>,
+    /// How many have arrived.
+    delivered: u64,
     keeps: VecDeque<Keep>,
     /// The state of reservations which outlasts everything.
     kept: Option<Arc<State>>,
@@ -53,6 +55,7 @@ impl<F: Fabric> Target<F> {
             disks,
             reactors: Vec::new(),
             letters: VecDeque::new(),
+            delivered: 0,
             keeps: VecDeque::new(),
             kept: None,
             limits: Limits::default(),
@@ -109,6 +112,7 @@ impl<F: Fabric> Target<F> {
         }
         fabric.set_listening(self.address, false);
         self.reactors.clear();
+        self.delivered += self.letters.len() as u64;
         self.letters.clear();
     }
 
@@ -213,11 +217,17 @@ impl<F: Fabric> Target<F> {
     /// Delivers the oldest message between reactors.
     pub(super) fn deliver_letter(&mut self, now: Time) -> bool {
         let Some((to, message)) = self.letters.pop_front() else { return false };
+        self.delivered += 1;
         if to == self.home {
             self.limits.on_message(now, &message);
         }
         self.reactors[to].group.on_message(now, message);
         true
+    }
+
+    /// How many messages have arrived, and how many will have when all that were sent have.
+    pub(super) fn delivered(&self) -> (u64, u64) {
+        (self.delivered, self.delivered + self.letters.len() as u64)
     }
 
     /// Whether a message is on its way.
