@@ -184,7 +184,7 @@ pub struct PollGroup<V, B> {
     roster: Roster,
     /// Commands which had begun when their way to a namespace ended: of which queue and namespace, up to which.
     losing: Vec<(QueueName, u32, u64)>,
-    /// Admin queues whose controllers the last version of the catalog ended.
+    /// Admin queues which were at their end when the last version of the catalog was announced.
     ending: Vec<QueueName>,
     outbox: VecDeque<(usize, Message)>,
     /// What authentications have to compute.
@@ -414,9 +414,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         qp: QpHandle,
         act: impl FnOnce(&mut Qpair, &mut Context<'_, V, Desk<B>>),
     ) {
-        let all_offered = self.waiting.is_empty() || self.offered == self.pool.returned();
-        let buffers = if all_offered { u32::MAX } else { 0 };
-        self.with_buffers(now, qp, buffers, act);
+        let offered = (!self.waiting.is_empty()).then_some(self.offered);
+        self.with_buffers(now, qp, (u32::MAX, offered), act);
     }
 
     /// As [`Self::with_qpair`], for up to so many buffers; says how many it has left.
@@ -424,13 +423,13 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         &mut self,
         now: Time,
         qp: QpHandle,
-        buffers: u32,
+        (buffers, offered): (u32, Option<u64>),
         act: impl FnOnce(&mut Qpair, &mut Context<'_, V, Desk<B>>),
     ) -> u32 {
         let Self { connections, verbs, desk, pool, memory, .. } = self;
         let connection = connections.get_mut(usize::from(qp.0)).and_then(Option::as_mut);
         let connection = connection.expect("only a queue pair of ours is reported about");
-        let mut cx = Context { verbs, services: desk, pool, memory, buffers };
+        let mut cx = Context { verbs, services: desk, pool, memory, buffers, offered };
         act(&mut connection.qpair, &mut cx);
         let left = cx.buffers;
         connection.publish_counts();
@@ -452,22 +451,29 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         left
     }
 
-    /// When buffers have come back, those who wait get one each, in turn, until none is left that serves
-    /// anybody. Says whether somebody got one.
+    /// When buffers have come back, those who wait get one each, in turn, until none is left that serves anybody. Whoever
+    /// got one is the last then; whoever was offered what does not fit keeps its place. Says whether somebody got one.
     fn wake_waiters(&mut self, now: Time) -> bool {
         if self.waiting.is_empty() || self.offered == self.pool.returned() {
             return false;
         }
-        let (mut any, mut in_vain) = (false, 0);
-        while in_vain < self.waiting.len()
-            && let Some(queue) = self.waiting.pop_front()
-        {
-            let Some(connection) = self.named(queue) else { continue };
-            connection.waiting = false;
-            // Whoever still waits afterwards is at the end of the queue again.
-            let served = self.with_buffers(now, queue.qp, 1, |qpair, cx| qpair.advance(cx)) == 0;
+        let (mut any, mut index) = (false, 0);
+        while let Some(&queue) = self.waiting.get(index) {
+            let served = self.named(queue).is_some()
+                && self.with_buffers(now, queue.qp, (1, None), |qpair, cx| qpair.advance(cx)) == 0;
             any |= served;
-            in_vain = if served { 0 } else { in_vain + 1 };
+            let waits = self.named(queue).is_some_and(|connection| {
+                connection.waiting = connection.qpair.waits_for_buffer();
+                connection.waiting
+            });
+            if waits && !served {
+                index += 1;
+                continue;
+            }
+            self.waiting.remove(index);
+            if waits {
+                self.waiting.push_back(queue);
+            }
         }
         // What was taken and given back meanwhile has been offered too.
         self.offered = self.pool.returned();

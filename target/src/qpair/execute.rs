@@ -80,6 +80,9 @@ enum Next {
 impl Qpair {
     /// Buffers, if there are some for this queue now.
     pub(super) fn room<V, S>(&self, cx: &mut Context<'_, V, S>, need: Need) -> Option<Room> {
+        if cx.offered.is_some_and(|offered| offered != cx.pool.returned()) {
+            return None;
+        }
         cx.buffers.checked_sub(1).and_then(|left| {
             let room = need.take(cx.pool, &self.account)?;
             cx.buffers = left;

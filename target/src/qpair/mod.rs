@@ -129,8 +129,11 @@ pub struct Context<'a, V, S> {
     pub services: &'a mut S,
     pub pool: &'a Rc<Pool>,
     pub memory: &'a Memory,
-    /// Buffers it may take in this call: none while others have waited longer.
+    /// Buffers it may take in this call.
     pub buffers: u32,
+    /// Where others wait for some: up to which return of buffers they have been offered what there was. What has come
+    /// back since, be it in this call, is for them.
+    pub offered: Option<u64>,
 }
 
 /// What a queue is for; known once its Connect has succeeded.

@@ -285,6 +285,7 @@ impl World {
             pool: &self.pool,
             memory: &self.memory,
             buffers: u32::MAX,
+            offered: None,
         };
         act(&mut self.qpair, &mut cx);
     }
