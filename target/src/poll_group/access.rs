@@ -58,12 +58,11 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         self.losing.is_empty() && self.ending.is_empty()
     }
 
-    /// Whether it is an I/O queue of a host which the catalog does not admit where it came.
+    /// Whether it is an I/O queue, or about to be one, of a host which the catalog does not admit where it came.
     fn is_unwanted(&self, connection: &Connection) -> bool {
-        let subnqn = connection.subnqn.and_then(|field| Nqn::from_field(&field).ok());
-        let (Some(subnqn), Some(_), Some(host)) = (subnqn, &connection.membership, connection.host()) else {
-            return false;
-        };
+        let joining = || connection.joining.as_ref().map(|joining| joining.subnqn);
+        let subnqn = connection.subnqn.or_else(joining).and_then(|field| Nqn::from_field(&field).ok());
+        let (Some(subnqn), Some(host)) = (subnqn, connection.host()) else { return false };
         let subsystem = self.catalog.subsystem(&subnqn);
         !subsystem.is_some_and(|one| one.allows(&host) && one.is_reached_at(connection.local))
     }

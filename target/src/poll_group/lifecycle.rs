@@ -235,11 +235,15 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         while let Some(cntlid) = self.controllers.after(last) {
             last = Some(cntlid);
             let Some(entry) = self.controllers.get(cntlid) else { continue };
-            let admin = entry.admin;
             entry.machine.catalog_changed(&self.catalog);
             self.controller_events(now, cntlid);
-            if self.controllers.get(cntlid).is_none() {
-                self.ending.push(admin);
+        }
+        // Of controllers which have ended by this, or had just before.
+        for index in 0..self.connections.len() {
+            let Some(connection) = &self.connections[index] else { continue };
+            let is_admin = connection.membership.as_ref().is_some_and(|membership| membership.qid == 0);
+            if is_admin && connection.qpair.fault().is_some() {
+                self.ending.push(self.name(handle(index), connection.generation));
             }
         }
     }
