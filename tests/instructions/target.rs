@@ -18,6 +18,7 @@ use ironside_common::verbs::{
 };
 use ironside_target::backend::{Done, Medium, OpenMedium, Operation};
 use ironside_target::catalog::{Catalog, Hosts, Namespace, Subsystem};
+use ironside_target::limits::Census;
 use ironside_target::poll_group::{PollGroup, Settings, Storage};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
@@ -179,7 +180,8 @@ impl Target {
             queue_depth: DEPTH,
             in_capsule: IN_CAPSULE,
             reads: 16,
-            io_queues: 1,
+            transfer_max: 1 << 16,
+            census: Census::default(),
             drain: Duration::from_secs(30),
         };
         let medium = Instant(VecDeque::with_capacity(DEPTH.into()));

@@ -163,7 +163,7 @@ impl<F: Fabric> Guest<F> {
                 News::Ready => self.is_ready = true,
                 // It leaves.
                 News::Lost => {
-                    assert!(self.answered >= COURSES, "nothing breaks, and yet a guest is disconnected")
+                    assert!(self.answered >= COURSES, "nothing breaks, and yet a guest is disconnected");
                 }
                 News::Answer { status, .. } => {
                     assert!(status.is_success(), "a guest is refused: {status}");
