@@ -46,7 +46,8 @@ fn one_too_many_is_refused_until_the_limit_is_another() {
     assert!(checked.contains("buffers                   16 MiB"), "{checked}");
     let target = Target::serve_file(port, nqn.clone(), place);
     let log = || fs::read_to_string(place.join("target.log")).unwrap();
-    assert!(log().contains("taken on at most: buffers 16 MiB, connections 4, connections-per-address 2048"));
+    let told = "taken on at most: buffers 16 MiB, connections 4, connections-per-address 2048";
+    eventually("it says what it takes on", || log().contains(told));
     let reload = |limits, told| {
         write(place, port, &nqn, limits);
         kill(Pid::from_raw(target.id().cast_signed()), Signal::SIGHUP).unwrap();
@@ -84,7 +85,7 @@ fn bytes_arrive_whatever_the_sizes() {
         let attached = attach(&target);
         let volume = attached.open(1).unwrap();
         for (seed, length) in
-            [512_usize, 4096, 12 << 10, 20 << 10, 128 << 10, 3 << 20].into_iter().enumerate()
+            [4096_usize, 8192, 12 << 10, 20 << 10, 128 << 10, 3 << 20].into_iter().enumerate()
         {
             let bytes: Vec<u8> = (0..length).map(|at| (at >> 9) as u8 ^ at as u8 ^ seed as u8).collect();
             let mut pages = volume.register(Pages::zeroed(length)).unwrap();
