@@ -3,7 +3,6 @@
 # I/O queues and options of nvme connect → I/O queues, depth, what the kernel says of its queues. The target allows a depth of 128.
 SHAPES = (
     ("1 -Q 16", 1, 16, "1/0/0"),
-    ("2 -Q 128", 2, 128, "2/0/0"),
     ("4 -Q 32", 4, 32, "4/0/0"),
     ("9 -Q 1024", 4, 128, "4/0/0"),
     ("4 -W 4 -P 4 -Q 64", 12, 64, "4/4/4"),
