@@ -119,7 +119,7 @@ impl Throttle {
                     continue;
                 }
                 let mut scope = before.remove(&namespace.uuid).unwrap_or_default();
-                scope.set(now, namespace.limit, limits.each);
+                scope.meter_mut().set(now, namespace.limit);
                 self.scopes.insert(namespace.uuid, scope);
             }
         }
@@ -127,13 +127,11 @@ impl Throttle {
             scope.dissolve(&mut self.waiting, &mut self.free);
         }
         self.active.retain(|uuid| self.scopes.contains_key(uuid));
-        let limited = self.scopes.values().filter(|scope| scope.each_host().is_any());
-        for host in limited.flat_map(Scope::hosts) {
-            self.hosts.entry(host).or_default();
-        }
         for (key, host) in self.hosts.iter_mut().filter(|(_, host)| !host.is_named) {
             host.meter.set(now, self.each.get(&key.subsystem).copied().unwrap_or_default());
         }
+        let waiting: BTreeSet<HostKey> = self.scopes.values().flat_map(Scope::hosts).collect();
+        waiting.into_iter().for_each(|host| self.meter(now, host));
         self.reserve(now);
         self.sweep(now);
         self.next = Some(now);
@@ -151,30 +149,25 @@ impl Throttle {
         let hosts: BTreeSet<HostKey> = self.enlisted.values().map(|&(host, _)| host).collect();
         self.scopes.values_mut().for_each(|scope| scope.reserve(hosts.len()));
         self.active.reserve(self.scopes.len());
-        for host in hosts {
-            let each = self.each.get(&host.subsystem).copied().unwrap_or_default();
-            if each.is_any() {
-                self.meter(now, host, each);
-            }
-        }
+        hosts.into_iter().for_each(|host| self.meter(now, host));
     }
 
-    /// The buckets of a host which has no limit of its own.
-    fn meter(&mut self, now: Time, host: HostKey, each: Limit) {
-        self.hosts.entry(host).or_insert_with(|| {
-            let mut meter = Meter::default();
-            meter.set(now, each);
-            HostMeter { meter, is_named: false }
-        });
+    /// Sees to it that a host has buckets, if the hosts of its subsystem are limited each.
+    fn meter(&mut self, now: Time, host: HostKey) {
+        let each = self.each.get(&host.subsystem).copied().unwrap_or_default();
+        if each.is_any() {
+            self.hosts.entry(host).or_insert_with(|| {
+                let mut meter = Meter::default();
+                meter.set(now, each);
+                HostMeter { meter, is_named: false }
+            });
+        }
     }
 
     /// A command asks for its turn.
     pub fn ask(&mut self, now: Time, ask: Ask) {
         self.next = Some(now);
-        let each = self.scopes.get(&ask.namespace).map(Scope::each_host).unwrap_or_default();
-        if each.is_any() {
-            self.meter(now, ask.host, each);
-        }
+        self.meter(now, ask.host);
         let Some(scope) = self.scopes.get_mut(&ask.namespace) else { return self.free.push_back(ask) };
         if !std::mem::replace(&mut scope.is_listed, true) {
             self.active.push_back(ask.namespace);

@@ -5,14 +5,12 @@ use ironside_common::time::Time;
 
 use super::bucket::Meter;
 use super::waiting::{List, Waiting};
-use super::{Ask, Cost, HostKey, Limit};
+use super::{Ask, Cost, HostKey};
 use crate::poll_group::{CommandName, QueueName};
 
 #[derive(Debug, Default)]
 pub(super) struct Scope {
     meter: Meter,
-    /// The limit of each host of the subsystem which has none of its own.
-    each_host: Limit,
     /// Hosts which have asked and wait, or have had more than others.
     flows: Vec<Flow>,
     waiting: usize,
@@ -54,15 +52,6 @@ pub(super) struct Opening {
 }
 
 impl Scope {
-    pub(super) fn set(&mut self, now: Time, limit: Limit, each_host: Limit) {
-        self.meter.set(now, limit);
-        self.each_host = each_host;
-    }
-
-    pub(super) const fn each_host(&self) -> Limit {
-        self.each_host
-    }
-
     pub(super) const fn meter_mut(&mut self) -> &mut Meter {
         &mut self.meter
     }
