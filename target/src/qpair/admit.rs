@@ -14,8 +14,7 @@ impl Qpair {
         while !self.incoming.is_empty() && !self.stopped {
             let Some(slot) = self.free.pop() else { return };
             let received = self.incoming.pop_front().expect("just seen");
-            self.counts.commands += 1;
-            self.counts_changed = true;
+            self.count().commands += 1;
             self.slots[usize::from(slot)].number = self.counts.commands;
             let command = Command::from_capsule(cx.verbs.message(&received)).expect("its length was checked");
             let data_length = received.length - u32::try_from(Command::SIZE).expect("64");

@@ -224,8 +224,7 @@ impl Qpair {
         data: Option<(Sge, Remote)>,
         lease: Option<Lease>,
     ) {
-        self.counts.answered(&active.work, active.cid, status);
-        self.counts_changed = true;
+        self.count().answered(&active.work, active.cid, status);
         self.note_end(slot, status.is(Status::ABORT_REQUESTED));
         let invalidate = active.pointer.key_to_invalidate();
         let is_in_place = data.is_some() && lease.is_none();

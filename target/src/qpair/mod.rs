@@ -383,6 +383,12 @@ impl Qpair {
         &self.counts
     }
 
+    /// Its counts, to be changed.
+    fn count(&mut self) -> &mut Counts {
+        self.counts_changed = true;
+        &mut self.counts
+    }
+
     /// What it has done so far, if it has done anything since this was asked.
     pub fn new_counts(&mut self) -> Option<&Counts> {
         mem::take(&mut self.counts_changed).then_some(&self.counts)

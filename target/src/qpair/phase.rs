@@ -8,6 +8,7 @@ use ironside_common::verbs::{Received, Remote, Sge, Verbs};
 
 use uuid::Uuid;
 
+use super::execute::Room;
 use crate::qpair::Namespace;
 
 /// One command slot. The generation tells this use of it from the one before, in tokens still on their way.
@@ -255,7 +256,7 @@ pub(super) struct Execution {
 
 impl Execution {
     /// It begins with memory for its data, and room of its own.
-    pub(super) fn new(active: Active, (data, scratch): (Option<Lease>, Option<Lease>)) -> Self {
+    pub(super) fn new(active: Active, (data, scratch): Room) -> Self {
         Self { active, data, scratch, step: 0, gathers_from: None }
     }
 

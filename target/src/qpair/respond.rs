@@ -26,8 +26,7 @@ impl Qpair {
         status: Status,
     ) {
         let cid = command.cid.get();
-        self.counts.failed(cid, status, command.nsid.get());
-        self.counts_changed = true;
+        self.count().failed(cid, status, command.nsid.get());
         self.reply(
             verbs,
             slot,
