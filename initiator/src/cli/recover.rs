@@ -11,9 +11,9 @@ use super::table;
 
 /// Take over devices whose process has died
 ///
-/// A ublk device holds its requests when the process behind it dies, and a virtual machine waits for its disk. This starts another one, which connects as the first did,
-/// makes sure that the volume is the same, and has the requests go on. Secrets come from the files that connect was given.
-/// Without a name, everything that can be recovered is.
+/// A ublk device holds its requests when the process behind it dies, and a virtual machine waits for its disk. This starts
+/// another one, which connects as the first did, makes sure that the volume is the same, and has the requests go on. Secrets
+/// come from the files that connect was given. Without a name, everything that can be recovered is.
 #[derive(Args, Debug)]
 pub(super) struct Arguments {
     /// The attachment of this name or device
