@@ -192,11 +192,7 @@ impl Entry {
     /// Waits for a process that is dying, as one is for a moment that was killed, to be gone.
     pub(crate) fn settle(&mut self) {
         let end = Instant::now() + DYING_PATIENCE;
-        let is_dying = |path: &Path| {
-            let asked = ask(path, Question::Status);
-            asked.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-        };
-        if self.is_alive() && is_dying(&self.path) {
+        if self.is_alive() && ask(&self.path, Question::Status).is_err_and(|error| is_of_the_dying(&error)) {
             while self.is_alive() && Instant::now() < end {
                 thread::sleep(DYING_INTERVAL);
                 self.abandoned = lock(&self.path);
@@ -264,6 +260,16 @@ impl Entry {
     }
 }
 
+/// Whether whoever holds the lock and answers a question so is about to end: its socket is closed already, or was while
+/// the question lay there unread, or the process is no more which it belonged to. One that is only slow, or that
+/// is just being made, says nothing or has no socket.
+fn is_of_the_dying(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
+    let hung_up =
+        matches!(error.kind(), ConnectionRefused | ConnectionReset | BrokenPipe | UnexpectedEof);
+    hung_up || error.raw_os_error() == Some(libc::ESRCH)
+}
+
 /// Where the FUSE file system of an attachment is mounted.
 pub(crate) const MOUNT: &str = "mnt";
 
@@ -302,8 +308,12 @@ fn io_error(path: &Path, source: io::Error) -> DirectoryError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
     use std::os::unix::fs::PermissionsExt;
 
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    use super::super::listen;
     use super::*;
 
     #[test]
@@ -332,6 +342,37 @@ mod tests {
         assert!(!entry.is_alive() && entry.attachment.is_none() && entry.uses().is_empty());
         entry.clean_up().unwrap();
         assert!(directory.entries().unwrap().is_empty());
+    }
+
+    /// What is left of a process that dies while it is asked: at first its socket stands and nobody reads it, then that is
+    /// closed, and the lock is the last to go.
+    #[test]
+    fn a_process_that_dies_while_it_is_asked_is_waited_for() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Directory::at(place.path().to_owned()).unwrap();
+        let claim = directory.claim().unwrap();
+        let control = listen(claim.path()).unwrap();
+        let mut entry = directory.entries().unwrap().pop().unwrap();
+        let dying = thread::spawn(move || {
+            let mut asked = [PollFd::new(control.as_fd(), PollFlags::POLLIN)];
+            poll(&mut asked, PollTimeout::NONE).unwrap();
+            drop(control);
+            drop(claim);
+        });
+        entry.settle();
+        dying.join().unwrap();
+        assert!(!entry.is_alive());
+    }
+
+    #[test]
+    fn one_that_is_being_made_is_not_taken_for_a_dying_one() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Directory::at(place.path().to_owned()).unwrap();
+        let _claim = directory.claim().unwrap();
+        let mut entry = directory.entries().unwrap().pop().unwrap();
+        entry.settle();
+        assert!(entry.is_alive());
+        assert!(!is_of_the_dying(&io::ErrorKind::WouldBlock.into()), "it is only slow");
     }
 
     #[test]
