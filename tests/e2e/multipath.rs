@@ -2,6 +2,7 @@
 //! whoever reads and writes sees nothing of it.
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use ironside_tests::support::programs::{Initiator, Target, free_port};
 use nix::sys::signal::{Signal, kill};
@@ -119,6 +120,39 @@ fn two_paths_change_and_one_dies_and_returns_under_load() {
     eventually("it is back", || paths(initiator) == ["live optimized", "live optimized"]);
     finish(load);
     initiator.succeed(&["disconnect", "-n", NQN]);
+    bench.assert_clean();
+}
+
+#[test]
+fn with_both_targets_dead_requests_fail_after_the_time_and_go_on_with_the_first_that_returns() {
+    let bench = Bench::new();
+    let shared = bench.place.join("shared");
+    File::create(&shared).unwrap().set_len(8 << 20).unwrap();
+    let (mut a, mut b) = (Side::new(&bench.place, 0), Side::new(&bench.place, 1));
+    let ports = [a.port.to_string(), b.port.to_string()];
+    let more =
+        ["-a", "127.0.0.1", "-s", &ports[0], "-s", &ports[1], "-k", "1", "-c", "1", "-F", "1", "-o", "json"];
+    let attached: Value = serde_json::from_str(&bench.initiator.succeed(&connecting(NQN, &more))).unwrap();
+    let uri = format!("nbd+unix:///?socket={}", attached["DevicePath"].as_str().unwrap());
+    let source = bench.place.join("source");
+    fs::write(&source, vec![0xA5; 8 << 20]).unwrap();
+    let copies = |from: &str, to: &str| {
+        Command::new("nbdcopy").args([from, to]).stderr(Stdio::null()).status().unwrap().success()
+    };
+    let writes = || copies(source.to_str().unwrap(), &uri);
+    eventually("both paths stand", || paths(&bench.initiator) == ["live optimized", "live optimized"]);
+
+    a.target.take().unwrap().crash();
+    assert!(copies(&uri, "null:") && writes(), "one path is left, so nothing fails");
+    b.target.take().unwrap().crash();
+    eventually("the loss is listed", || bench.initiator.list()[0]["State"] == "connecting");
+    assert!(!copies(&uri, "null:") && !writes(), "an error, long before all is given up");
+    fs::write(&source, vec![0x5A; 8 << 20]).unwrap();
+    b.start();
+    eventually("it is back", || bench.initiator.list()[0]["State"] == "live");
+    assert!(writes() && copies(&uri, "null:"));
+    assert!(fs::read(&shared).unwrap().iter().all(|&byte| byte == 0x5A));
+    bench.initiator.succeed(&["disconnect", "-n", NQN]);
     bench.assert_clean();
 }
 

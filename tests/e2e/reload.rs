@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
 
 use ironside_tests::support::programs::{Initiator, Target, free_port, run, text};
 use nix::sys::signal::{Signal, kill};
@@ -254,4 +256,81 @@ fn another_key_holds_from_the_signal_on() {
     let said = bench.hang_up();
     assert!(said.contains("not reloaded") && said.contains("host.key"), "{said}");
     assert!(with("second").status.success(), "what was served before goes on");
+}
+
+/// Copies a file into the volume and back, over and over, and says after how many times `until` held. Whatever cannot be
+/// read or written, or reads as something else, is a failure.
+fn copying(attached: &Value, place: &Path, until: &AtomicBool, copies: &AtomicU32) {
+    let (source, back) = (place.join("source"), place.join("back"));
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    for round in 0_u8.. {
+        if until.load(Ordering::Relaxed) {
+            return;
+        }
+        let bytes: Vec<u8> = (0..SIZE as u32).map(|at| (at >> 12) as u8 ^ round).collect();
+        fs::write(&source, &bytes).unwrap();
+        run("nbdcopy", &[&path(&source), &address(attached)]);
+        run("nbdcopy", &[&address(attached), &path(&back)]);
+        assert!(fs::read(&back).unwrap() == bytes, "round {round}");
+        copies.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn secrets_change_under_load_and_whoever_reads_and_writes_notices_nothing() {
+    const HOST: &str = "nqn.2014-08.org.example:rekeyed";
+    let bench = Reloading::new(&["a"]);
+    let path = |name: &str| bench.place.join(name).to_str().unwrap().to_owned();
+    // The ends have files of their own, as they do on two machines.
+    let table = format!(
+        "[[subsystem.host]]\nnqn = {HOST:?}\nkey-file = {:?}\ncontroller-key-file = {:?}",
+        path("theirs.host"),
+        path("theirs.controller")
+    );
+    let make = |side: &str| {
+        for of in ["host", "controller"] {
+            let _ = fs::remove_file(path(&format!("{side}.{of}")));
+            bench.initiator.succeed(&["gen-dhchap-key", "-f", &path(&format!("{side}.{of}"))]);
+        }
+    };
+    let hand_over = || {
+        for of in ["host", "controller"] {
+            fs::copy(path(&format!("theirs.{of}")), path(&format!("ours.{of}"))).unwrap();
+        }
+    };
+    make("theirs");
+    hand_over();
+    assert!(bench.change(&table, &["a"]).contains("other keys for hosts of"));
+    let (ours, controllers) = (path("ours.host"), path("ours.controller"));
+    let secrets = ["--dhchap-secret-file", &ours, "--dhchap-ctrl-secret-file", &controllers];
+    let more = ["--via", "nbd", "-q", HOST, "-i", "2", "-k", "2", "-c", "1"];
+    let attached = bench.initiator.connect(&bench.target, &[&more[..], &secrets].concat());
+
+    let (until, copies) = (AtomicBool::new(false), AtomicU32::new(0));
+    thread::scope(|scope| {
+        let copying = scope.spawn(|| copying(&attached, &bench.place, &until, &copies));
+        let go_on = |what: &str| {
+            let before = copies.load(Ordering::Relaxed);
+            let goes_on = || copies.load(Ordering::Relaxed) > before + 1 || copying.is_finished();
+            eventually(what, goes_on);
+        };
+        for _ in 0..3 {
+            make("theirs");
+            assert!(bench.hang_up().contains("other keys for hosts of"));
+            hand_over();
+            let said = bench.initiator.succeed(&["rekey", "vol0"]);
+            assert!(said.contains("3 queues have authenticated again"), "{said}");
+            go_on("reading and writing goes on");
+        }
+        // A secret which the target does not have: it is refused, and requests wait until both have the same.
+        make("ours");
+        let said = bench.initiator.fail(4, &["rekey"]);
+        assert!(said.contains("vol0"), "{said}");
+        eventually("the target ends the connection", || bench.initiator.list()[0]["State"] == "connecting");
+        hand_over();
+        go_on("all goes on once both ends have the same secrets");
+        until.store(true, Ordering::Relaxed);
+        copying.join().unwrap();
+    });
+    bench.initiator.succeed(&["disconnect", "vol0"]);
 }

@@ -265,8 +265,7 @@ impl Entry {
 /// is just being made, says nothing or has no socket.
 fn is_of_the_dying(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
-    let hung_up =
-        matches!(error.kind(), ConnectionRefused | ConnectionReset | BrokenPipe | UnexpectedEof);
+    let hung_up = matches!(error.kind(), ConnectionRefused | ConnectionReset | BrokenPipe | UnexpectedEof);
     hung_up || error.raw_os_error() == Some(libc::ESRCH)
 }
 

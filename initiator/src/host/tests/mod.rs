@@ -4,6 +4,7 @@ mod fake;
 mod lies;
 mod losses;
 mod queues;
+mod several;
 mod target;
 mod volumes;
 

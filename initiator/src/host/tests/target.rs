@@ -58,6 +58,8 @@ pub(super) struct Target {
     pub keep_alives: usize,
     pub connects: Vec<(u16, u32, u16)>,
     pub shutdowns: usize,
+    /// Namespaces are shared, and each association has a controller of its own.
+    pub several: bool,
     /// Types of notifications in its log of reservations, oldest first.
     pub notices: Vec<u8>,
     queues: BTreeMap<u16, Queue>,
@@ -71,6 +73,7 @@ struct Queue {
     size: u16,
     head: u16,
     no_flow_control: bool,
+    cntlid: u16,
 }
 
 impl Target {
@@ -89,6 +92,7 @@ impl Target {
             keep_alives: 0,
             connects: Vec::new(),
             shutdowns: 0,
+            several: false,
             notices: Vec::new(),
             queues: BTreeMap::new(),
             configuration: 0,
@@ -105,7 +109,7 @@ impl Target {
             }
             let id = u16::from_le_bytes([private_data[2], private_data[3]]);
             let size = u16::from_le_bytes([private_data[6], private_data[7]]) + 1;
-            self.queues.insert(qp.0, Queue { id, size, head: 0, no_flow_control: false });
+            self.queues.insert(qp.0, Queue { id, size, head: 0, no_flow_control: false, cntlid: CNTLID });
             fake.establish(qp);
             any = true;
         }
@@ -179,7 +183,7 @@ impl Target {
             AdminOpcode::IDENTIFY => {
                 let identify = Identify::parse(command);
                 let mut page = [0; 4096];
-                let result = self.identify(&identify, &mut page);
+                let result = self.identify(&identify, self.queues[&posted.qp.0].cntlid, &mut page);
                 if result.is_ok() {
                     fake.data_to_host(posted, &page);
                 }
@@ -232,11 +236,17 @@ impl Target {
         assert_eq!((connect.qid, connect.sqsize + 1), (queue.id, queue.size));
         queue.no_flow_control = connect.disable_sq_flow_control;
         self.is_discovery = text::read(&data.subnqn) == DISCOVERY_NQN;
+        queue.cntlid = match (connect.qid, self.several) {
+            (0, true) => CNTLID + self.connects.len() as u16,
+            (0, false) => CNTLID,
+            _ => data.cntlid.get(),
+        };
+        let cntlid = queue.cntlid;
         self.connects.push((connect.qid, connect.kato_ms, data.cntlid.get()));
         match self.lie {
             Some(Lie::ConnectStatus(status, parameter)) => Err((status, parameter.to_result())),
             Some(Lie::ConnectResult(value)) => Ok(value),
-            _ => Ok(ConnectResponse { cntlid: CNTLID, authentication_required: false }.to_result()),
+            _ => Ok(ConnectResponse { cntlid, authentication_required: false }.to_result()),
         }
     }
 
@@ -255,10 +265,10 @@ impl Target {
         }
     }
 
-    fn identify(&self, identify: &Identify, page: &mut [u8; 4096]) -> Result<(), Status> {
+    fn identify(&self, identify: &Identify, cntlid: u16, page: &mut [u8; 4096]) -> Result<(), Status> {
         let namespace = self.blocks.get(&identify.nsid);
         match identify.cns {
-            Cns::CONTROLLER => *page = zerocopy::transmute!(self.controller()),
+            Cns::CONTROLLER => *page = zerocopy::transmute!(self.controller(cntlid)),
             Cns::ACTIVE_NAMESPACES => {
                 let all: Vec<u32> = self.blocks.keys().copied().collect();
                 let list = if let Some(Lie::List(list)) = self.lie { list } else { &all };
@@ -273,6 +283,7 @@ impl Target {
                 (wire.nsze, wire.ncap, wire.nuse) = (blocks.into(), blocks.into(), blocks.into());
                 wire.dlfeat = identify::Namespace::DEALLOCATED_READS_ZERO;
                 wire.formats[0].block_shift = 9;
+                wire.nmic = u8::from(self.several);
                 if let Some(Lie::Namespace(change)) = self.lie {
                     change(&mut wire);
                 }
@@ -287,9 +298,9 @@ impl Target {
         Ok(())
     }
 
-    fn controller(&self) -> identify::Controller {
+    fn controller(&self, cntlid: u16) -> identify::Controller {
         let mut wire = identify::Controller::new_zeroed();
-        wire.cntlid = CNTLID.into();
+        wire.cntlid = cntlid.into();
         wire.model = text::padded("Ironside");
         wire.controller_type = if self.is_discovery { 2 } else { 1 };
         wire.mdts = 1;
