@@ -29,8 +29,6 @@ pub enum CatalogError {
     DuplicateSubsystem(Box<Nqn>),
     #[error("{0} is the name of the discovery subsystem")]
     DiscoverySubsystem(Box<Nqn>),
-    #[error("subsystem {0} is reached at no address")]
-    Unreachable(Box<Nqn>),
     #[error("two namespaces of subsystem {0} are number {1}")]
     DuplicateNamespace(Box<Nqn>, u32),
     #[error("namespaces are numbered 1 to {NSID_MAX}, not {0}")]
@@ -233,7 +231,7 @@ pub struct Subsystem {
 }
 
 impl Subsystem {
-    /// A subsystem reached at the addresses `listen`.
+    /// A subsystem reached at the addresses `listen`, or nowhere.
     ///
     /// # Errors
     /// If a value is none the wire can carry, or two namespaces have the same number.
@@ -246,9 +244,6 @@ impl Subsystem {
     ) -> Result<Self, CatalogError> {
         if nqn.is_discovery() {
             return Err(CatalogError::DiscoverySubsystem(nqn.into()));
-        }
-        if listen.is_empty() {
-            return Err(CatalogError::Unreachable(nqn.into()));
         }
         let printable = !serial.is_empty() && serial.bytes().all(|byte| matches!(byte, b' '..=b'~'));
         let serial = ArrayString::from(serial)

@@ -5,11 +5,14 @@ use std::process::ExitCode;
 use ironside_target::control::cli::{self, Cli, Command};
 use ironside_target::control::config::{Config, ConfigError};
 use ironside_target::control::devices;
+use ironside_target::ctl::{self, CtlError};
 use ironside_target::serve::{self, ServeError};
 use tracing_subscriber::EnvFilter;
 
 /// The command line or the configuration is wrong.
 const USAGE: u8 = 2;
+/// There is no target to be told anything.
+const UNREACHABLE: u8 = 3;
 
 fn main() -> ExitCode {
     let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
@@ -19,6 +22,10 @@ fn main() -> ExitCode {
         Err(Failure::Config(error)) => {
             eprintln!("error: {error}");
             ExitCode::from(USAGE)
+        }
+        Err(Failure::Ctl(error)) => {
+            eprintln!("ironside-target: {}", serve::chain(&error));
+            if error.is_unreachable() { ExitCode::from(UNREACHABLE) } else { ExitCode::FAILURE }
         }
         Err(Failure::Serve(error)) => {
             eprintln!("ironside-target: {}", serve::chain(&error));
@@ -33,6 +40,7 @@ fn main() -> ExitCode {
 
 enum Failure {
     Config(ConfigError),
+    Ctl(CtlError),
     Serve(ServeError),
     Other(anyhow::Error),
 }
@@ -40,9 +48,12 @@ enum Failure {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Serve(arguments) => {
-            let file = arguments.config.clone();
-            let config = arguments.into_config().map_err(Failure::Config)?;
-            serve::serve(config, file).map_err(Failure::Serve)
+            let (config, source) = arguments.into_config().map_err(Failure::Config)?;
+            serve::serve(config, source).map_err(Failure::Serve)
+        }
+        Command::Ctl(arguments) => {
+            print!("{}", ctl::run(*arguments).map_err(Failure::Ctl)?);
+            Ok(())
         }
         Command::Check { file } => {
             let config = Config::load(&file).map_err(Failure::Config)?;

@@ -25,7 +25,7 @@ use ironside_common::verbs::{Kind, Sge, Token};
 use crate::backend::{Backends, Done, Medium, OpenMedium, Operation};
 use crate::catalog::{Catalog, Namespace};
 use crate::control::config::IoPoll;
-use crate::poll_group::{self, Message, PollGroup, QueueName, Storage, Unanswered};
+use crate::poll_group::{self, Message, PollGroup, QueueName, Storage, Survey, Unanswered};
 use crate::reservation::Keep;
 
 /// Entries of a reactor's ring; more in flight are submitted as these complete.
@@ -57,6 +57,8 @@ pub enum Letter {
     Switch { catalog: Arc<Catalog>, done: mpsc::Sender<io::Result<()>> },
     /// Say so once nothing is at a medium any more that came by a way which has ended.
     Settle(mpsc::Sender<()>),
+    /// Say what you have.
+    Survey(mpsc::Sender<Survey>),
 }
 
 /// What a reactor is made of; everything else it makes itself, on its own thread.
@@ -247,6 +249,10 @@ impl Reactor {
                 let _ = done.send(Ok(()));
             }
             Letter::Settle(waiting) => self.settling.push(waiting),
+            Letter::Survey(asking) => {
+                // Who asked may have given up.
+                let _ = asking.send(self.group.survey());
+            }
             Letter::Adopt { socket, peer, local } => match TcpWire::new(socket) {
                 Ok(wire) => self.group.verbs().adopt(wire, peer, local),
                 Err(error) => tracing::warn!(%peer, %error, "connection dropped"),

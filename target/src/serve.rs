@@ -6,9 +6,11 @@ mod reactors;
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use ironside_common::reactor::clock::now;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
@@ -17,7 +19,9 @@ use self::daemon::Daemon;
 use crate::catalog::Catalog;
 use crate::control::config::Config;
 use crate::control::prepare::PrepareError;
+use crate::control::source::Source;
 use crate::reactor::ReactorError;
+use crate::rpc::{self, ControlError, Server, Subject};
 
 /// How often it is looked whether media have another size, and whether all reactors live.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -27,6 +31,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub enum ServeError {
     #[error(transparent)]
     Prepare(#[from] PrepareError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
     #[error("cannot listen at {0}{hint}", hint = listen_hint(.0, .1))]
     Listen(SocketAddr, #[source] io::Error),
     #[error("cannot start a thread")]
@@ -64,31 +70,49 @@ fn bracket_hint(address: &SocketAddr) -> String {
 }
 
 /// Serves until SIGTERM or SIGINT, then drains. Prints the line that begins with `ready` once it serves. SIGHUP
-/// has `file` read again, and what is served changed to what it says.
+/// has `source` read again, and what is served changed to what it says.
 ///
 /// # Errors
 /// What prevented it; nothing is left running.
-pub fn serve(config: Config, file: Option<PathBuf>) -> Result<(), ServeError> {
+pub fn serve(config: Config, source: Source) -> Result<(), ServeError> {
     let signals = block_signals()?;
     raise_open_files();
     // Before anybody hears that it serves: what it holds open then is what it holds open when idle.
     let signals = SignalFd::new(&signals).map_err(ServeError::Signals)?;
-    let mut daemon = Daemon::start(config, file)?;
+    // Before there are other threads.
+    let mut server = config.control.as_deref().map(Server::bind).transpose()?;
+    let mut daemon = Daemon::start(config, source)?;
     announce(daemon.catalog(), daemon.config());
-    let failed = serve_until_told(&mut daemon, &signals);
+    let failed = serve_until_told(&mut daemon, server.as_mut(), &signals);
+    drop(server);
     tracing::info!("stopping: commands under way are finished");
     failed.and(daemon.stop())
 }
 
 /// Until a signal says stop, or a reactor fails.
-fn serve_until_told(daemon: &mut Daemon, signals: &SignalFd) -> Result<(), ServeError> {
+fn serve_until_told(
+    daemon: &mut Daemon,
+    mut server: Option<&mut Server>,
+    signals: &SignalFd,
+) -> Result<(), ServeError> {
+    let (mut look_at, mut more) = (now() + LOOK_INTERVAL, false);
     loop {
-        match wait(signals, LOOK_INTERVAL).map_err(ServeError::Signals)? {
+        let pressed = server.as_ref().and_then(|server| server.deadline());
+        let until = if more { now() } else { pressed.map_or(look_at, |at| at.min(look_at)) };
+        match wait(signals, server.as_deref(), until - now()).map_err(ServeError::Signals)? {
             Some(Signal::SIGHUP) => reload(daemon),
             Some(_) => return Ok(()),
-            None if daemon.has_failed() => return Ok(()),
-            // A reload has looked too.
-            None => daemon.look_at_media(),
+            None => {}
+        }
+        if let Some(server) = &mut server {
+            more = server.turn(now(), &mut |request| rpc::answer(request, daemon));
+        }
+        if now() >= look_at {
+            if daemon.has_failed() {
+                return Ok(());
+            }
+            daemon.look_at_media();
+            look_at = now() + LOOK_INTERVAL;
         }
     }
 }
@@ -99,7 +123,8 @@ fn reload(daemon: &mut Daemon) {
     if let Ok(now) = sd_notify::NotifyState::monotonic_usec_now() {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading, now]);
     }
-    daemon.reload();
+    // The log has said what came of it.
+    let _ = daemon.reload();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 }
 
@@ -133,15 +158,24 @@ fn block_signals() -> Result<SigSet, ServeError> {
     Ok(signals)
 }
 
-/// Waits for one of the signals; nothing if none came in time.
-fn wait(descriptor: &SignalFd, timeout: Duration) -> Result<Option<Signal>, nix::Error> {
-    let timeout = u16::try_from(timeout.as_millis()).unwrap_or(u16::MAX);
-    let mut poll =
-        [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(descriptor), nix::poll::PollFlags::POLLIN)];
-    match nix::poll::poll(&mut poll, timeout) {
+/// Waits for one of the signals, or for somebody at the control socket; nothing if no signal came in time.
+fn wait(
+    descriptor: &SignalFd,
+    server: Option<&Server>,
+    timeout: Duration,
+) -> Result<Option<Signal>, nix::Error> {
+    // Not a moment too early.
+    let timeout = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
+    let signals = PollFd::new(descriptor.as_fd(), PollFlags::POLLIN);
+    let clients = server.into_iter().flat_map(Server::descriptors);
+    let mut descriptors: Vec<_> = std::iter::once(signals).chain(clients).collect();
+    match poll(&mut descriptors, PollTimeout::from(timeout)) {
         Ok(0) | Err(nix::errno::Errno::EINTR) => return Ok(None),
         Ok(_) => {}
         Err(error) => return Err(error),
+    }
+    if descriptors[0].revents().is_none_or(|events| events.is_empty()) {
+        return Ok(None);
     }
     let signal = descriptor.read_signal()?;
     Ok(signal.and_then(|signal| i32::try_from(signal.ssi_signo).ok()?.try_into().ok()))

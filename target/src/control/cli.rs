@@ -15,6 +15,8 @@ use super::config::{
     Subsystem,
 };
 use super::devices::Format;
+use super::source::Source;
+use crate::ctl::Ctl;
 use crate::limits::Limits;
 use crate::throttle::Limit;
 
@@ -33,6 +35,8 @@ pub struct Cli {
 pub enum Command {
     /// Serve namespaces until SIGTERM.
     Serve(Box<Serve>),
+    /// Tell a target which serves what to do, and ask it what it does: at the socket of --control.
+    Ctl(Box<Ctl>),
     /// Say whether a configuration file is right, and serve nothing.
     Check { file: PathBuf },
     /// Say which RDMA adapters this machine has and what they can do, or why there is none.
@@ -69,7 +73,7 @@ struct Flags {
     /// What to serve; repeat for more: a file or block device, `ram:1GiB` or `null:1TiB`, then `,size=1GiB`,
     /// `,lba=512|4096`, `,read-only`, `,uuid=…`; and limits of what all hosts may ask of it: `,iops=N`,
     /// `,bandwidth=SIZE`, `,read-bandwidth=SIZE`, `,write-bandwidth=SIZE`, `,burst=TIME`.
-    #[arg(long, value_name = "PATH|ram:SIZE|null:SIZE[,OPTION…]", required_unless_present = "config")]
+    #[arg(long, value_name = "PATH|ram:SIZE|null:SIZE[,OPTION…]", required_unless_present_any = ["config", "control"])]
     namespace: Vec<Namespace>,
     /// Name of the subsystem; without it one is made once for these listeners, and kept.
     #[arg(long)]
@@ -117,6 +121,10 @@ struct Flags {
     #[arg(long, value_name = "SECONDS", default_value_t = DRAIN_TIMEOUT_S_DEFAULT,
         value_parser = clap::value_parser!(u16).range(1..=i64::from(DRAIN_TIMEOUT_S_MAX)))]
     drain_timeout: u16,
+    /// Take commands at this Unix socket, which is made, for this user alone: from `ironside-target ctl`, or by SPDK's
+    /// JSON-RPC.
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
     /// Where to keep what must outlive the process.
     #[arg(long, value_name = "DIRECTORY")]
     state_dir: Option<PathBuf>,
@@ -161,14 +169,18 @@ pub fn write_completions(shell: Shell, out: &mut dyn io::Write) {
 }
 
 impl Serve {
-    /// What is to be served, from the file or from the flags.
+    /// What is to be served, from the file or from the flags, and where that is said.
     ///
     /// # Errors
     /// If it cannot be read, or does not go together.
-    pub fn into_config(self) -> Result<Config, ConfigError> {
+    pub fn into_config(self) -> Result<(Config, Source), ConfigError> {
         match self.config {
-            Some(file) => Config::load(&file),
-            None => self.flags.into_config(),
+            Some(file) => Source::load(&file),
+            None => {
+                let config = self.flags.into_config()?;
+                let source = Source::of_flags(&config);
+                Ok((config, source))
+            }
         }
     }
 }
@@ -188,6 +200,8 @@ impl Flags {
             listed if listed.is_empty() => Hosts::ThisMachine,
             listed => Hosts::Listed(listed),
         };
+        // A target which is told meanwhile what to serve may begin with nothing.
+        let is_empty = self.namespace.is_empty() && self.control.is_some();
         let numbered = |(nsid, namespace)| Namespace { nsid, ..namespace };
         let subsystem = Subsystem {
             nqn: self.nqn,
@@ -195,7 +209,7 @@ impl Flags {
             hosts,
             keys,
             host_limits: HostLimits { each: self.host_limit.unwrap_or_default(), named: Vec::new() },
-            listen: Vec::new(),
+            listen: None,
             cntlids: None,
             access: Vec::new(),
             namespaces: (1..).zip(self.namespace).map(numbered).collect(),
@@ -211,7 +225,9 @@ impl Flags {
             huge_pages: self.huge_pages,
             drain_timeout_s: self.drain_timeout,
             state_directory: self.state_dir,
-            subsystems: vec![subsystem],
+            control: self.control,
+            bdevs: Vec::new(),
+            subsystems: if is_empty { Vec::new() } else { vec![subsystem] },
         };
         config.check().map_err(ConfigError::of_flags)?;
         Ok(config)

@@ -1,9 +1,11 @@
 //! What the target is to serve. A file and flags alone give the same [`Config`], so whatever comes after
 //! knows one form only.
+mod bdev;
 mod check;
 mod document;
 mod error;
 mod limit;
+mod nvmet;
 mod resources;
 mod value;
 
@@ -21,6 +23,7 @@ use uuid::Uuid;
 use crate::catalog::Access;
 use crate::limits::Limits;
 use crate::throttle::Limit;
+pub use bdev::{Bdev, BdevName};
 pub use check::{Conflict, Place};
 pub use error::{ConfigError, Problem};
 pub use limit::HostLimits;
@@ -34,6 +37,7 @@ pub const REACTORS_MAX: u16 = 64;
 pub const DRAIN_TIMEOUT_S_DEFAULT: u16 = 30;
 pub const DRAIN_TIMEOUT_S_MAX: u16 = 3600;
 pub const SUBSYSTEMS_MAX: usize = 256;
+pub const BDEVS_MAX: usize = 4096;
 /// The fewest controller identifiers a part of a subsystem has: some for each reactor, and to rest before they come again.
 pub const CNTLIDS_MIN: u16 = 256;
 /// What is larger is not meant to be a configuration.
@@ -59,7 +63,11 @@ pub struct Config {
     pub drain_timeout_s: u16,
     /// `None`: [`ironside_common::identity::state_directory`].
     pub state_directory: Option<PathBuf>,
-    /// Never empty.
+    /// Where the target is told what to do meanwhile; nowhere unless this says.
+    pub control: Option<PathBuf>,
+    /// What namespaces may be made of, by name.
+    pub bdevs: Vec<Bdev>,
+    /// Empty only where `control` lets some be made meanwhile.
     pub subsystems: Vec<Subsystem>,
 }
 
@@ -73,13 +81,13 @@ pub struct Subsystem {
     /// Hosts which are admitted, and have to authenticate.
     pub keys: Vec<HostKey>,
     pub host_limits: HostLimits,
-    /// Empty: wherever the target listens.
-    pub listen: Vec<Listen>,
+    /// `None`: wherever the target listens. Nowhere only where `control` lets that change meanwhile.
+    pub listen: Option<Vec<Listen>>,
     /// Identifiers of its controllers, if another target serves it too and gives out others.
     pub cntlids: Option<RangeInclusive<u16>>,
     /// The states of its groups of namespaces; optimized where nothing is said.
     pub access: Vec<Access>,
-    /// Never empty.
+    /// Empty only where `control` lets some be made meanwhile.
     pub namespaces: Vec<Namespace>,
 }
 
@@ -128,6 +136,8 @@ impl HostKey {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Namespace {
     pub nsid: u32,
+    /// Which of the [`Config::bdevs`] it is, whose is what follows then; `None`: it is described here.
+    pub bdev: Option<BdevName>,
     pub backing: Backing,
     /// `None`: what the device or the file system works with; 4096 bytes in memory.
     pub block_size: Option<BlockSize>,
@@ -154,36 +164,51 @@ pub enum Backing {
 }
 
 impl Config {
-    /// Reads a configuration file.
+    /// Reads a configuration file, be it nvmetcli's.
     ///
     /// # Errors
     /// If it cannot be read, is not TOML, or says what cannot be: with file, line and key.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse(path, &Self::read(path)?)
+    }
+
+    /// The text of a configuration file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is no text of a reasonable size.
+    pub fn read(path: &Path) -> Result<String, ConfigError> {
         let failed = |problem| ConfigError::unreadable(path, problem);
         let mut text = String::new();
         let file = File::open(path).map_err(|error| failed(Problem::Read(error)))?;
         file.take(BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| failed(Problem::Read(error)))?;
         match text.len() as u64 {
-            ..=BYTES_MAX => Self::parse(path, &text),
+            ..=BYTES_MAX => Ok(text),
             _ => Err(failed(Problem::TooLarge)),
         }
     }
 
-    /// As [`Self::load`], for a process which must not wait: a pipe is refused, since nobody may ever write to it.
+    /// For a process which must not wait: a pipe is refused, since nobody may ever write to it.
     ///
     /// # Errors
-    /// As [`Self::load`], and if it is no regular file.
-    pub fn load_again(path: &Path) -> Result<Self, ConfigError> {
+    /// If it is no regular file. One that is missing is missed by whoever reads it.
+    pub fn check_regular(path: &Path) -> Result<(), ConfigError> {
         match std::fs::metadata(path) {
             Ok(metadata) if !metadata.is_file() => Err(ConfigError::unreadable(path, Problem::NoFile)),
-            _ => Self::load(path),
+            _ => Ok(()),
         }
     }
 
     /// The listeners of a subsystem.
     pub fn listeners_of(&self, subsystem: &Subsystem) -> Vec<(SocketAddr, Provider)> {
-        let listen = if subsystem.listen.is_empty() { &self.listen } else { &subsystem.listen };
+        let listen = subsystem.listen.as_ref().unwrap_or(&self.listen);
         listen.iter().map(|one| (one.address, one.provider.unwrap_or(self.provider))).collect()
+    }
+
+    /// All that is to be opened, each once: what bdevs are made of, and namespaces which are none.
+    pub fn backings(&self) -> impl Iterator<Item = &Backing> {
+        let namespaces = self.subsystems.iter().flat_map(|one| &one.namespaces);
+        let described = namespaces.filter(|one| one.bdev.is_none()).map(|one| &one.backing);
+        self.bdevs.iter().map(|bdev| &bdev.backing).chain(described)
     }
 
     /// As [`Self::load`], from text already read from `path`.
@@ -191,7 +216,12 @@ impl Config {
     /// # Errors
     /// As [`Self::load`].
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        document::read(path, text)
+        if nvmet::is_it(text) { nvmet::read(path, text) } else { document::read(path, text) }
+    }
+
+    /// Whether a text is not in our own form, but in that of nvmetcli.
+    pub fn is_foreign(text: &str) -> bool {
+        nvmet::is_it(text)
     }
 }
 

@@ -10,7 +10,7 @@ use ironside_common::identity::{UUID_NQN_PREFIX, state_directory};
 use ironside_common::nvme::Nqn;
 use uuid::Uuid;
 
-use super::config::{Backing, Config, Namespace, Serial, Subsystem};
+use super::config::{Backing, Bdev, BdevName, Config, Namespace, Serial, Subsystem};
 use super::state_file;
 
 const FILE: &str = "target.identities";
@@ -23,6 +23,14 @@ pub struct Identity {
     pub serial: Serial,
     /// The NGUID of each is the same 16 bytes.
     pub uuids: Vec<Uuid>,
+}
+
+/// Who everything is that a configuration names.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Identities {
+    pub subsystems: Vec<Identity>,
+    /// Of each bdev.
+    pub bdevs: Vec<Uuid>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +60,8 @@ pub struct Lent {
     pub nqn: Option<Nqn>,
     /// Memory: of which subsystem, under which number, of how many bytes.
     pub memory: BTreeMap<(Nqn, u32, u64), Uuid>,
+    /// Bdevs in memory: under which name, of how many bytes.
+    pub bdevs: BTreeMap<(BdevName, u64), Uuid>,
     /// What the state file kept for files and the rest, under their names there: should it be lost meanwhile, what
     /// is served stays what it is.
     pub kept: BTreeMap<String, Uuid>,
@@ -61,15 +71,20 @@ pub struct Lent {
 ///
 /// # Errors
 /// If the state directory cannot be used, or its file is damaged.
-pub fn settle(config: &Config, lent: &Lent) -> Result<Vec<Identity>, IdentityError> {
+pub fn settle(config: &Config, lent: &Lent) -> Result<Identities, IdentityError> {
+    let known = config.bdevs.iter().all(|bdev| bdev.uuid.is_some());
     let mut kept = match config.state_directory.clone().or_else(state_directory) {
-        _ if config.subsystems.iter().all(is_complete) => Kept::default(),
+        _ if known && config.subsystems.iter().all(is_complete) => Kept::default(),
         Some(directory) => Kept::open(&directory)?,
         None => return Err(IdentityError::NoDirectory),
     };
-    let identities = config.subsystems.iter().map(|one| identity(one, config, lent, &mut kept)).collect();
+    let bdevs: Vec<Uuid> = config.bdevs.iter().map(|one| bdev_uuid(one, lent, &mut kept)).collect();
+    let known: BTreeMap<_, _> =
+        config.bdevs.iter().map(|bdev| &bdev.name).zip(bdevs.iter().copied()).collect();
+    let one = |one| identity(one, config, (lent, &known), &mut kept);
+    let subsystems = config.subsystems.iter().map(one).collect();
     kept.save()?;
-    Ok(identities)
+    Ok(Identities { subsystems, bdevs })
 }
 
 fn is_complete(subsystem: &Subsystem) -> bool {
@@ -77,7 +92,34 @@ fn is_complete(subsystem: &Subsystem) -> bool {
     subsystem.nqn.is_some() && subsystem.serial.is_some() && namespaces
 }
 
-fn identity(subsystem: &Subsystem, config: &Config, lent: &Lent, kept: &mut Kept) -> Identity {
+/// What was in memory is gone with the process, as with a namespace.
+fn bdev_uuid(bdev: &Bdev, lent: &Lent, kept: &mut Kept) -> Uuid {
+    match (bdev.uuid, &bdev.backing) {
+        (Some(uuid), _) => uuid,
+        (None, Backing::Ram { size }) => {
+            lent.bdevs.get(&(bdev.name.clone(), *size)).copied().unwrap_or_else(Uuid::new_v4)
+        }
+        (None, backing) => {
+            let key = bdev_key(bdev, backing);
+            let before = lent.kept.get(&key).copied();
+            kept.uuid_or(key, before)
+        }
+    }
+}
+
+pub(super) fn bdev_key(bdev: &Bdev, backing: &Backing) -> String {
+    match backing {
+        Backing::File { path, .. } => file_key(path),
+        Backing::Ram { .. } | Backing::Null { .. } => format!("bdev {}", bdev.name),
+    }
+}
+
+fn identity(
+    subsystem: &Subsystem,
+    config: &Config,
+    (lent, bdevs): (&Lent, &BTreeMap<&BdevName, Uuid>),
+    kept: &mut Kept,
+) -> Identity {
     let nqn = subsystem.nqn.unwrap_or_else(|| {
         let listen: Vec<String> = config.listen.iter().map(|one| one.address.to_string()).collect();
         // One that moves to other listeners while it is served stays who it is, after a restart too.
@@ -90,7 +132,8 @@ fn identity(subsystem: &Subsystem, config: &Config, lent: &Lent, kept: &mut Kept
         let uuid = kept.uuid(format!("serial of {nqn}")).simple().to_string();
         uuid[..20].parse().expect("20 hexadecimal digits are a serial number")
     });
-    let uuid = |one: &Namespace| match (one.uuid, &one.backing) {
+    let given = |one: &Namespace| one.uuid.or_else(|| bdevs.get(one.bdev.as_ref()?).copied());
+    let uuid = |one: &Namespace| match (given(one), &one.backing) {
         (Some(uuid), _) => uuid,
         // What was in memory is gone with the process: a host which comes back has to see another namespace,
         // not the one it knew full of zeroes.
@@ -112,7 +155,11 @@ pub(super) fn namespace_key(nqn: &Nqn, namespace: &Namespace) -> String {
     let Backing::File { path, .. } = &namespace.backing else {
         return format!("namespace {} of {nqn}", namespace.nsid);
     };
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    file_key(path)
+}
+
+fn file_key(path: &Path) -> String {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let folder = path.parent().and_then(|parent| parent.canonicalize().ok());
     match (folder, path.file_name()) {
         (Some(folder), Some(name)) => format!("file {:?}", folder.join(name)),
@@ -182,6 +229,10 @@ fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Uuid>, &'static str> {
 mod tests {
     use super::*;
 
+    fn settled(config: &Config, lent: &Lent) -> Result<Vec<Identity>, IdentityError> {
+        settle(config, lent).map(|identities| identities.subsystems)
+    }
+
     fn config(directory: &Path, keys: &str) -> Config {
         let text = format!(
             "state-dir = {directory:?}\n[[subsystem]]\n{keys}\n[[subsystem.namespace]]\npath = \"/dev/null\"\n\
@@ -193,8 +244,8 @@ mod tests {
     #[test]
     fn identities_survive_a_restart_and_follow_the_medium() {
         let directory = tempfile::tempdir().unwrap();
-        let first = settle(&config(directory.path(), ""), &Lent::default()).unwrap();
-        let again = settle(&config(directory.path(), ""), &Lent::default()).unwrap();
+        let first = settled(&config(directory.path(), ""), &Lent::default()).unwrap();
+        let again = settled(&config(directory.path(), ""), &Lent::default()).unwrap();
         assert_eq!(
             (again[0].nqn, again[0].serial, again[0].uuids[0]),
             (first[0].nqn, first[0].serial, first[0].uuids[0])
@@ -204,7 +255,7 @@ mod tests {
         assert_eq!(first[0].serial.as_str().len(), 20);
 
         let renamed =
-            settle(&config(directory.path(), "nqn = \"nqn.2014-08.org.example:a\""), &Lent::default())
+            settled(&config(directory.path(), "nqn = \"nqn.2014-08.org.example:a\""), &Lent::default())
                 .unwrap();
         assert_eq!(renamed[0].uuids[0], first[0].uuids[0], "the file is the same file");
     }
@@ -213,12 +264,12 @@ mod tests {
     fn what_is_served_stays_itself_without_its_state() {
         let (directory, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let config = config(directory.path(), "nqn = \"nqn.2014-08.org.example:a\"");
-        let served = &settle(&config, &Lent::default()).unwrap()[0];
+        let served = &settled(&config, &Lent::default()).unwrap()[0];
         let key = namespace_key(&served.nqn, &config.subsystems[0].namespaces[0]);
         let lent = Lent { kept: BTreeMap::from([(key, served.uuids[0])]), ..Lent::default() };
         fs::rename(directory.path().join(FILE), other.path().join(FILE)).unwrap();
-        assert_eq!(settle(&config, &lent).unwrap()[0].uuids[0], served.uuids[0]);
-        let restarted = &settle(&config, &Lent::default()).unwrap()[0];
+        assert_eq!(settled(&config, &lent).unwrap()[0].uuids[0], served.uuids[0]);
+        let restarted = &settled(&config, &Lent::default()).unwrap()[0];
         assert_eq!(restarted.uuids[0], served.uuids[0], "it is kept anew");
     }
 
@@ -228,33 +279,33 @@ mod tests {
                     \"6f9619ff-8b86-d011-b42d-00cf4fc964ff\" }]";
         let text = format!("state-dir = \"/dev/null/nowhere\"\n[[subsystem]]\n{keys}\n");
         let config = Config::parse(Path::new("target.toml"), &text).unwrap();
-        let identity = &settle(&config, &Lent::default()).unwrap()[0];
+        let identity = &settled(&config, &Lent::default()).unwrap()[0];
         assert_eq!((identity.serial.as_str(), identity.uuids.len()), ("S", 1));
     }
 
     #[test]
     fn a_damaged_file_is_refused_with_a_way_out() {
         let directory = tempfile::tempdir().unwrap();
-        settle(&config(directory.path(), ""), &Lent::default()).unwrap();
+        settled(&config(directory.path(), ""), &Lent::default()).unwrap();
         let path = directory.path().join(FILE);
         let good = fs::read(&path).unwrap();
         for index in 0..good.len() {
             let mut bad = good.clone();
             bad[index] ^= 1;
             fs::write(&path, &bad).unwrap();
-            let error = settle(&config(directory.path(), ""), &Lent::default()).unwrap_err();
+            let error = settled(&config(directory.path(), ""), &Lent::default()).unwrap_err();
             assert!(matches!(error, IdentityError::Damaged { .. }), "byte {index}: {error}");
             assert!(error.to_string().contains("delete it"));
             fs::write(&path, &good[..index]).unwrap();
-            assert!(settle(&config(directory.path(), ""), &Lent::default()).is_err(), "cut at {index}");
+            assert!(settled(&config(directory.path(), ""), &Lent::default()).is_err(), "cut at {index}");
         }
         fs::write(&path, &good).unwrap();
-        settle(&config(directory.path(), ""), &Lent::default()).unwrap();
+        settled(&config(directory.path(), ""), &Lent::default()).unwrap();
     }
 
     #[test]
     fn a_directory_that_cannot_be_is_told_by_name() {
-        let error = settle(&config(Path::new("/dev/null/nowhere"), ""), &Lent::default()).unwrap_err();
+        let error = settled(&config(Path::new("/dev/null/nowhere"), ""), &Lent::default()).unwrap_err();
         let text = error.to_string();
         assert!(
             text.starts_with("/dev/null/nowhere/target.identities cannot be kept: make /dev/null"),

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use ironside_common::auth::{Policy, Secret, SecretFileError};
 use ironside_common::identity::{self, host_identity};
 use ironside_common::nvme::Nqn;
+use uuid::Uuid;
 
 use super::config::{self, Backing, Config, Serial};
-use super::identity::{Identity, IdentityError, Lent, namespace_key, settle};
+use super::identity::{Identity, IdentityError, Lent, bdev_key, namespace_key, settle};
 use super::media::{self, MediaError, Opened};
 use super::reservations::{self, ReservationsError};
 use super::way::{self, WayError};
@@ -42,8 +43,17 @@ pub struct Served {
     pub config: Config,
     pub catalog: Arc<Catalog>,
     identities: Vec<Identity>,
+    /// What the configuration's bdevs are, open.
+    bdevs: Vec<OpenBdev>,
     /// Media which are not served any more. Commands may keep them open for a while, and with them the lock.
     retired: Vec<WeakMedium>,
+}
+
+/// A bdev at work.
+#[derive(Clone, Debug)]
+pub struct OpenBdev {
+    pub uuid: Uuid,
+    pub medium: OpenMedium,
 }
 
 /// The first version of what `config` says.
@@ -69,13 +79,30 @@ impl Served {
         Self { catalog, ..self.clone() }
     }
 
+    /// Each bdev, as it was described and as it is.
+    pub fn bdevs(&self) -> impl Iterator<Item = (&config::Bdev, &OpenBdev)> {
+        self.config.bdevs.iter().zip(&self.bdevs)
+    }
+
+    /// All that is open, served or not, each once.
+    pub fn media(&self) -> impl Iterator<Item = &OpenMedium> {
+        let served = self.namespaces().filter(|(_, said, _)| said.bdev.is_none());
+        self.bdevs.iter().map(|bdev| &bdev.medium).chain(served.map(|(.., namespace)| &namespace.medium))
+    }
+
+    /// The name of the one subsystem which the configuration gives none.
+    pub fn unnamed(&self) -> Option<Nqn> {
+        let index = self.config.subsystems.iter().position(|subsystem| subsystem.nqn.is_none())?;
+        Some(self.identities[index].nqn)
+    }
+
     /// The serial number of a subsystem that is served.
     pub(super) fn serial(&self, nqn: &Nqn) -> Option<Serial> {
         self.identities.iter().find(|identity| identity.nqn == *nqn).map(|identity| identity.serial)
     }
 
     /// What the configuration says of a subsystem that is served.
-    pub(super) fn said(&self, nqn: &Nqn) -> Option<&config::Subsystem> {
+    pub fn said(&self, nqn: &Nqn) -> Option<&config::Subsystem> {
         let mut subsystems = self.config.subsystems.iter().zip(&self.identities);
         subsystems.find(|(_, identity)| identity.nqn == *nqn).map(|(said, _)| said)
     }
@@ -85,7 +112,7 @@ impl Served {
     }
 
     /// Each namespace of the configuration and of the catalog.
-    pub(super) fn namespaces(&self) -> impl Iterator<Item = (Nqn, &config::Namespace, &Namespace)> {
+    pub fn namespaces(&self) -> impl Iterator<Item = (Nqn, &config::Namespace, &Namespace)> {
         self.config.subsystems.iter().zip(&self.identities).flat_map(move |(said, identity)| {
             let found = |one: &config::Namespace| self.namespace(&identity.nqn, one.nsid);
             said.namespaces.iter().filter_map(move |one| Some((identity.nqn, one, found(one)?)))
@@ -93,26 +120,33 @@ impl Served {
     }
 
     fn lent(&self) -> Lent {
-        let unnamed = self.config.subsystems.iter().position(|subsystem| subsystem.nqn.is_none());
-        let memory = self.namespaces().filter_map(|(nqn, said, namespace)| match said.backing {
+        let described = || self.namespaces().filter(|(_, said, _)| said.bdev.is_none());
+        let memory = described().filter_map(|(nqn, said, namespace)| match said.backing {
             Backing::Ram { size } => Some(((nqn, said.nsid, size), namespace.uuid)),
             Backing::File { .. } | Backing::Null { .. } => None,
         });
-        let kept = self.namespaces().filter_map(|(nqn, said, namespace)| {
+        let kept = described().filter_map(|(nqn, said, namespace)| {
             let is_kept = said.uuid.is_none() && !matches!(said.backing, Backing::Ram { .. });
             is_kept.then(|| (namespace_key(&nqn, said), namespace.uuid))
         });
-        Lent {
-            nqn: unnamed.map(|index| self.identities[index].nqn),
-            memory: memory.collect(),
-            kept: kept.collect(),
+        let mut lent =
+            Lent { nqn: self.unnamed(), memory: memory.collect(), kept: kept.collect(), ..Lent::default() };
+        for (said, bdev) in self.bdevs().filter(|(said, _)| said.uuid.is_none()) {
+            if let Backing::Ram { size } = said.backing {
+                lent.bdevs.insert((said.name.clone(), size), bdev.uuid);
+            } else {
+                lent.kept.insert(bdev_key(said, &said.backing), bdev.uuid);
+            }
         }
+        lent
     }
 
     /// Files and devices that are open, served or not.
     fn opened(&self) -> Vec<Opened> {
-        let served = self.namespaces().filter_map(|(_, said, namespace)| match said.backing {
-            Backing::File { size, .. } => Some(Opened { medium: namespace.medium.clone(), wanted: size }),
+        let bdevs = self.bdevs().map(|(said, bdev)| (&said.backing, &bdev.medium));
+        let served = self.namespaces().map(|(_, said, namespace)| (&said.backing, &namespace.medium));
+        let served = bdevs.chain(served).filter_map(|(backing, medium)| match backing {
+            Backing::File { size, .. } => Some(Opened { medium: medium.clone(), wanted: *size }),
             Backing::Ram { .. } | Backing::Null { .. } => None,
         });
         let retired = self.retired.iter().filter_map(WeakMedium::upgrade);
@@ -127,9 +161,15 @@ fn assemble(config: Config, before: Option<&Served>) -> Result<Served, PrepareEr
     let lent = before.map(Served::lent).unwrap_or_default();
     let identities = settle(&config, &lent)?;
     let opened = before.map(Served::opened).unwrap_or_default();
+    let bdevs = open_bdevs(&config, &identities.bdevs, &opened, before)?;
+    let identities = identities.subsystems;
     let mut subsystems = Vec::new();
     for (said, identity) in config.subsystems.iter().zip(&identities) {
         let open = |one: &config::Namespace| {
+            let mut known = config.bdevs.iter().zip(&bdevs);
+            if let Some((_, bdev)) = known.find(|(said, _)| one.bdev.as_ref() == Some(&said.name)) {
+                return Ok(bdev.medium.clone());
+            }
             let same = |(nqn, was, _): &(Nqn, &config::Namespace, &Namespace)| {
                 (*nqn, was.nsid, &was.backing) == (identity.nqn, one.nsid, &one.backing)
             };
@@ -142,27 +182,47 @@ fn assemble(config: Config, before: Option<&Served>) -> Result<Served, PrepareEr
     }
     let catalog = Catalog::new(before.map_or(1, |before| before.catalog.version() + 1), subsystems)?;
     let catalog = catalog.with_adapters(&way::by_adapters(&config)?).with_limits(config.limits);
-    let retired = before.map(|before| before.retired_by(&catalog)).unwrap_or_default();
-    Ok(Served { config, catalog: Arc::new(catalog), identities, retired })
+    let mut served = Served { config, catalog: Arc::new(catalog), identities, bdevs, retired: Vec::new() };
+    served.retired = before.map(|before| before.retired_by(&served)).unwrap_or_default();
+    Ok(served)
+}
+
+/// Opens bdevs, but for those which are open already.
+fn open_bdevs(
+    config: &Config,
+    uuids: &[Uuid],
+    opened: &[Opened],
+    before: Option<&Served>,
+) -> Result<Vec<OpenBdev>, MediaError> {
+    let one = |(said, uuid): (&config::Bdev, &Uuid)| {
+        let same =
+            |(was, _): &(&config::Bdev, &OpenBdev)| (&was.name, &was.backing) == (&said.name, &said.backing);
+        let memory = before.and_then(|before| before.bdevs().find(same)).map(|(_, bdev)| &bdev.medium);
+        let user = |one: &config::Namespace| one.bdev.as_ref() == Some(&said.name);
+        let shared = |one: &config::Subsystem| one.cntlids.is_some() && one.namespaces.iter().any(user);
+        let shared = config.subsystems.iter().any(shared);
+        let medium = media::open(&said.as_namespace(0), shared, opened, memory, config.huge_pages)?;
+        Ok(OpenBdev { uuid: *uuid, medium })
+    };
+    config.bdevs.iter().zip(uuids).map(one).collect()
 }
 
 /// What is one file or device under two names, such as hard links or nodes of one device, which the configuration
 /// alone cannot tell.
 fn named_twice(config: &Config) -> Option<String> {
     let mut known = HashSet::new();
-    let backings = config.subsystems.iter().flat_map(|one| &one.namespaces).map(|one| &one.backing);
     let mut is_known = |backing: &&Backing| match backing {
         // One that is missing is told of, or made, where it is opened.
         Backing::File { path, .. } => backend::Identity::of(path).is_ok_and(|file| !known.insert(file)),
         Backing::Ram { .. } | Backing::Null { .. } => false,
     };
-    backings.filter(|backing| is_known(backing)).map(Backing::name).next()
+    config.backings().filter(|backing| is_known(backing)).map(Backing::name).next()
 }
 
 impl Served {
     /// Media which are still open, though this version does not name them.
-    fn retired_by(&self, next: &Catalog) -> Vec<WeakMedium> {
-        let open = self.retired.iter().filter_map(WeakMedium::upgrade).chain(self.catalog.media().cloned());
+    fn retired_by(&self, next: &Self) -> Vec<WeakMedium> {
+        let open = self.retired.iter().filter_map(WeakMedium::upgrade).chain(self.media().cloned());
         let unserved = open.filter(|medium| next.media().all(|served| !served.is(medium)));
         unserved.map(|medium| medium.downgrade()).collect()
     }

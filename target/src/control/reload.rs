@@ -51,17 +51,15 @@ pub enum Change {
     Limited(Resource, u64),
 }
 
-/// What is to be served according to `config`, where `served` is served now. Says in the log what stays as it is
-/// until a restart.
+/// What is to be served according to `config`, where `served` is served now; and what stays as it is until a restart,
+/// whatever `config` says of it.
 ///
 /// # Errors
 /// If it cannot be served. Nothing has changed then.
-pub fn plan(served: &Served, config: Config) -> Result<Served, PrepareError> {
+pub fn plan(served: &Served, config: Config) -> Result<(Served, Vec<String>), PrepareError> {
     let mut config = config;
-    for setting in keep_fixed(served, &mut config) {
-        tracing::warn!("{setting} cannot be changed while it is served: it stays as it is until a restart");
-    }
-    served.next(config)
+    let kept = keep_fixed(served, &mut config);
+    Ok((served.next(config)?, kept))
 }
 
 /// Sets back what is decided at the start, and names what was set back.
@@ -80,6 +78,7 @@ fn keep_fixed(served: &Served, config: &mut Config) -> Vec<String> {
     keep(config.huge_pages != now.huge_pages, "huge-pages");
     keep(config.drain_timeout_s != now.drain_timeout_s, "drain-timeout");
     keep(config.state_directory != now.state_directory, "state-dir");
+    keep(config.control != now.control, "control");
     let limits = config.limits;
     for resource in limits.differing(&now.limits).filter(|one| one.is_fixed()) {
         keep(true, &format!("limits.{resource}"));
@@ -92,6 +91,7 @@ fn keep_fixed(served: &Served, config: &mut Config) -> Vec<String> {
     config.huge_pages = now.huge_pages;
     config.drain_timeout_s = now.drain_timeout_s;
     config.state_directory.clone_from(&now.state_directory);
+    config.control.clone_from(&now.control);
     for subsystem in &mut config.subsystems {
         let Some(nqn) = subsystem.nqn else { continue };
         let Some(serial) = served.serial(&nqn) else { continue };
@@ -234,6 +234,10 @@ mod tests {
     const HOST: &str = "nqn.2014-08.org.example:h";
 
     struct Place(tempfile::TempDir);
+
+    fn plan(served: &Served, config: Config) -> Result<Served, PrepareError> {
+        super::plan(served, config).map(|(next, _)| next)
+    }
 
     impl Place {
         fn new() -> Self {

@@ -282,6 +282,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let Some(connection) = self.connection(qp) else { return };
         assert!(connection.membership.is_none(), "a queue belongs to one controller");
         connection.membership = Some(membership);
+        self.total.joined(qid);
+        let Some(connection) = self.connection(qp) else { return };
         connection.authentication = authentication;
         let flow_control = (!connect.disable_sq_flow_control).then_some(connect.sqsize.saturating_add(1));
         connection.qpair.connected(role, qid, flow_control);

@@ -37,6 +37,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let Some(connection) = self.connection(qp) else { return };
         let Some(fault) = connection.qpair.fault() else { return };
         let (disconnected, drained) = (connection.disconnected, connection.qpair.is_drained());
+        let commands = connection.counts.commands();
         if !connection.disconnecting {
             connection.disconnecting = true;
             if !disconnected {
@@ -50,6 +51,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         }
         if disconnected && drained {
             self.verbs.destroy(qp);
+            self.total.commands += commands;
             self.connections[usize::from(qp.0)] = None;
         }
     }

@@ -17,6 +17,7 @@ mod protection;
 mod quiesce;
 mod reservations;
 mod roster;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod throttle;
@@ -43,6 +44,7 @@ use self::protection::Protecting;
 use self::reservations::Reservations;
 pub use self::roster::Member;
 use self::roster::Roster;
+pub use self::survey::{ControllerReport, QueueReport, Survey, Total};
 use crate::backend::{Done, Medium, Operation};
 use crate::catalog::Catalog;
 use crate::limits::{self, Census};
@@ -182,6 +184,8 @@ pub struct PollGroup<V, B> {
     /// Commands which protect a namespace.
     protecting: Vec<Protecting>,
     roster: Roster,
+    /// What there has been of queues which are gone, and how many queues.
+    total: Total,
     /// Commands which had begun when their way to a namespace ended: of which queue and namespace, up to which.
     losing: Vec<(QueueName, u32, u64)>,
     /// Admin queues which were at their end when the last version of the catalog was announced.
@@ -238,6 +242,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             reservations: Reservations::new(reactor, reactors, &catalog),
             protecting: Vec::new(),
             roster: Roster::default(),
+            total: Total::default(),
             losing: Vec::new(),
             ending: Vec::new(),
             outbox: VecDeque::new(),

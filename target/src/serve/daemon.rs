@@ -1,7 +1,7 @@
 //! The control thread's view of a serving target: what is served, by whom it is accepted, and how it goes over to
 //! something else while hosts are connected. Whoever wants a change, by signal or otherwise, calls here.
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,16 +13,20 @@ use super::{ServeError, chain};
 use crate::acceptor::{Acceptor, Door};
 use crate::catalog::{Catalog, Listener};
 use crate::control::config::Config;
+use crate::control::draft::Draft;
 use crate::control::prepare::{Served, prepare};
 use crate::control::reload::{Change, ReloadError, changes, plan, summary};
+use crate::control::source::Source;
+use crate::poll_group::Survey;
+use crate::rpc::{Applied, Failure, RpcError, Subject};
 
 /// How long hosts have to notice that a namespace is gone before another one takes its number.
 const REPLACEMENT_PAUSE_MS: u16 = 2000;
 
 /// A target that serves.
 pub(super) struct Daemon {
-    /// Where its configuration comes from, unless from flags.
-    file: Option<PathBuf>,
+    /// Where its configuration comes from.
+    source: Source,
     served: Served,
     reactors: Reactors,
     /// Nothing while listeners change, and if the system had no thread left for it.
@@ -41,7 +45,7 @@ enum ChangeError {
 }
 
 impl Daemon {
-    pub(super) fn start(config: Config, file: Option<PathBuf>) -> Result<Self, ServeError> {
+    pub(super) fn start(config: Config, source: Source) -> Result<Self, ServeError> {
         let served = prepare(config)?;
         let doors = served.catalog.listeners().iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         let reactors = Reactors::start(&served.config, &served.catalog)?;
@@ -50,7 +54,7 @@ impl Daemon {
         let accepting = listening
             .and_then(|()| Acceptor::start(doors, reactors.senders.clone()).map_err(ServeError::Thread));
         match accepting {
-            Ok(acceptor) => Ok(Self { file, served, reactors, acceptor: Some(acceptor) }),
+            Ok(acceptor) => Ok(Self { source, served, reactors, acceptor: Some(acceptor) }),
             Err(error) => {
                 reactors.drain()?;
                 Err(error)
@@ -73,22 +77,35 @@ impl Daemon {
 
     /// Reads the configuration again and goes over to what it says. If that cannot be served, nothing changes. The
     /// log says which.
-    pub(super) fn reload(&mut self) {
-        match self.try_reload() {
-            Ok(changes) => tracing::info!("reloaded: {}", summary(&changes)),
+    fn reload_and_say(&mut self) -> Result<Applied, ChangeError> {
+        let result = self.try_reload();
+        match &result {
+            Ok(applied) => {
+                for setting in &applied.kept {
+                    tracing::warn!(
+                        "{setting} cannot be changed while it is served: it stays as it is until a restart"
+                    );
+                }
+                tracing::info!("reloaded: {}", summary(&applied.changes));
+            }
             Err(error) => {
-                tracing::error!("not reloaded, what was served before goes on to be: {}", chain(&error));
+                tracing::error!("not reloaded, what was served before goes on to be: {}", chain(error));
             }
         }
+        result
     }
 
-    fn try_reload(&mut self) -> Result<Vec<Change>, ChangeError> {
-        let config = match &self.file {
-            Some(file) => Config::load_again(file).map_err(ReloadError::from)?,
-            None => self.served.config.clone(),
-        };
-        self.refresh();
-        let next = plan(&self.served, config).map_err(ReloadError::from)?;
+    fn try_reload(&mut self) -> Result<Applied, ChangeError> {
+        let (config, source) = self.source.again(&self.served.config).map_err(ReloadError::from)?;
+        self.refresh_media();
+        let applied = self.take_over(config)?;
+        self.source = source;
+        Ok(applied)
+    }
+
+    /// Goes over to another configuration.
+    fn take_over(&mut self, config: Config) -> Result<Applied, ChangeError> {
+        let (next, kept) = plan(&self.served, config).map_err(ReloadError::from)?;
         let changes = changes(&self.served.catalog, &next.catalog);
         if changes.is_empty() {
             // The same to hosts, whatever else the file says now.
@@ -98,7 +115,7 @@ impl Daemon {
         } else {
             self.go_over_to(next)?;
         }
-        Ok(changes)
+        Ok(Applied { changes, kept })
     }
 
     /// Where another namespace takes a number, nothing stands there for a while: a host which still means the old
@@ -113,7 +130,7 @@ impl Daemon {
 
     /// Tells hosts of media which have another size by now.
     pub(super) fn look_at_media(&mut self) {
-        self.refresh();
+        self.refresh_media();
         let Some(catalog) = self.served.catalog.resized() else { return };
         let next = self.served.with_catalog(Arc::new(catalog));
         let changes = changes(&self.served.catalog, &next.catalog);
@@ -123,8 +140,8 @@ impl Daemon {
         }
     }
 
-    fn refresh(&self) {
-        for medium in self.served.catalog.media() {
+    fn refresh_media(&self) {
+        for medium in self.served.media() {
             if let Err(error) = medium.refresh() {
                 tracing::warn!(%error, "how large a medium is cannot be seen");
             }
@@ -167,6 +184,59 @@ impl Daemon {
     pub(super) fn stop(self) -> Result<(), ServeError> {
         drop(self.acceptor.map(Acceptor::stop));
         self.reactors.drain()
+    }
+}
+
+impl Subject for Daemon {
+    fn served(&self) -> &Served {
+        &self.served
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.source.kept_in()
+    }
+
+    fn text(&self) -> String {
+        self.source.text().to_owned()
+    }
+
+    fn change(
+        &mut self,
+        edit: &mut dyn FnMut(&mut Draft) -> Result<(), RpcError>,
+    ) -> Result<Applied, Failure> {
+        let mut draft = self.source.draft(self.served.unnamed())?;
+        edit(&mut draft)?;
+        let (text, config) = draft.into_parts();
+        let pending = self.source.write(text)?;
+        let applied = self.take_over(config)?;
+        self.source.keep(pending)?;
+        Ok(applied)
+    }
+
+    fn reload(&mut self) -> Result<Applied, Failure> {
+        Ok(self.reload_and_say()?)
+    }
+
+    fn survey(&mut self) -> Result<Vec<Survey>, Failure> {
+        self.reactors.survey().map_err(|error| Failure::System(error.to_string(), None))
+    }
+
+    fn refresh(&mut self) {
+        self.look_at_media();
+    }
+}
+
+impl From<ChangeError> for Failure {
+    fn from(error: ChangeError) -> Self {
+        let text = chain(&error);
+        match error {
+            ChangeError::Reload(ReloadError::Config(error)) => Self::Config(error),
+            ChangeError::Reload(ReloadError::Prepare(error)) => Self::Prepare(error),
+            ChangeError::Serve(ServeError::Listen(_, error)) | ChangeError::Attach(error) => {
+                Self::System(text, error.raw_os_error())
+            }
+            ChangeError::Serve(_) => Self::System(text, None),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use super::{ServeError, keeper};
 use crate::catalog::Catalog;
 use crate::control::config::{Config, Crc};
 use crate::limits::{Census, Resource};
-use crate::poll_group::{Message, Settings};
+use crate::poll_group::{Message, Settings, Survey};
 use crate::reactor::{self, Letter, Parts, ReactorError};
 
 /// Unread messages a reactor's mailbox holds.
@@ -124,6 +124,22 @@ impl Reactors {
         drop(done);
         // Nobody sends anything: each lets go of its end.
         all_done.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
+    }
+
+    /// What each has, in their order.
+    pub(super) fn survey(&self) -> io::Result<Vec<Survey>> {
+        let (asking, answers) = channel();
+        for sender in &self.senders {
+            // One that is gone does not answer, which is found below.
+            let _ = sender.send(Letter::Survey(asking.clone()));
+        }
+        drop(asking);
+        let mut surveys: Vec<Survey> = answers.iter().collect();
+        if surveys.len() < self.senders.len() {
+            return Err(io::Error::other("a reactor has failed"));
+        }
+        surveys.sort_by_key(|survey| survey.reactor);
+        Ok(surveys)
     }
 
     /// Sends a letter to each, and waits until all have done what it says.

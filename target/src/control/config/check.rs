@@ -2,16 +2,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use ironside_common::nvme::Nqn;
 
-use super::{Backing, CNTLIDS_MIN, Config, Hosts, SUBSYSTEMS_MAX};
+use super::{BDEVS_MAX, Backing, CNTLIDS_MIN, Config, Hosts, SUBSYSTEMS_MAX};
 use crate::catalog::NSID_MAX;
 
 /// Where in a configuration something does not fit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Place {
     Whole,
+    Bdev(usize),
     Subsystem(usize),
     Namespace { subsystem: usize, namespace: usize },
 }
@@ -19,10 +21,24 @@ pub enum Place {
 /// Two things said which cannot both be, or one unsaid which must be.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Conflict {
-    #[error("nothing to serve: give a subsystem with a namespace")]
+    #[error("nothing to serve: give a subsystem with a namespace, or `control`, to make some meanwhile")]
     NoSubsystem,
     #[error("nothing to serve: the subsystem has no namespace")]
     NoNamespace,
+    #[error("the subsystem is reached nowhere: leave `listen` out for where the target listens")]
+    Unreachable,
+    #[error("there are {0} bdevs, and {BDEVS_MAX} at most can be open")]
+    TooManyBdevs(usize),
+    #[error("there is a bdev `{0}` already")]
+    SameName(String),
+    #[error("bdev `{0}` is a namespace already: two would write over each other")]
+    SameBdev(String),
+    #[error("a bdev needs its `name`")]
+    NoName,
+    #[error("there is no bdev `{0}`: describe it as [[bdev]]")]
+    NoBdev(String),
+    #[error("`{0}` is the bdev's: say it there")]
+    OfBdev(&'static str),
     #[error("there are {0} subsystems, and {SUBSYSTEMS_MAX} at most can be served")]
     TooMany(usize),
     #[error("a subsystem has {NSID_MAX} namespaces at most")]
@@ -82,18 +98,39 @@ impl Config {
     /// The first conflict, and where it lies.
     pub fn check(&self) -> Result<(), (Place, Conflict)> {
         let found = self.subsystems.len();
-        if found == 0 {
+        if found == 0 && self.control.is_none() {
             return Err((Place::Whole, Conflict::NoSubsystem));
         }
         if found > SUBSYSTEMS_MAX {
             return Err((Place::Whole, Conflict::TooMany(found)));
         }
+        self.check_bdevs()?;
         self.check_names()?;
         self.check_listeners()?;
         self.check_keys()?;
         self.check_access()?;
         self.check_shared()?;
         self.check_namespaces()
+    }
+
+    fn check_bdevs(&self) -> Result<(), (Place, Conflict)> {
+        if self.bdevs.len() > BDEVS_MAX {
+            return Err((Place::Whole, Conflict::TooManyBdevs(self.bdevs.len())));
+        }
+        let (mut names, mut uuids, mut files) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for (index, bdev) in self.bdevs.iter().enumerate() {
+            let refused = |conflict| Err((Place::Bdev(index), conflict));
+            if !names.insert(&bdev.name) {
+                return refused(Conflict::SameName(bdev.name.to_string()));
+            }
+            if let Some(uuid) = bdev.uuid.filter(|uuid| !uuids.insert(*uuid)) {
+                return refused(Conflict::SameUuid(uuid));
+            }
+            if !is_new_file(&bdev.backing, &mut files) {
+                return refused(Conflict::SameFile(bdev.backing.name()));
+            }
+        }
+        Ok(())
     }
 
     fn check_names(&self) -> Result<(), (Place, Conflict)> {
@@ -113,7 +150,11 @@ impl Config {
     fn check_listeners(&self) -> Result<(), (Place, Conflict)> {
         let mut providers = BTreeMap::new();
         for (index, subsystem) in self.subsystems.iter().enumerate() {
-            for (address, provider) in self.listeners_of(subsystem) {
+            let listeners = self.listeners_of(subsystem);
+            if listeners.is_empty() && self.control.is_none() {
+                return Err((Place::Subsystem(index), Conflict::Unreachable));
+            }
+            for (address, provider) in listeners {
                 if *providers.entry(address).or_insert(provider) != provider {
                     return Err((Place::Subsystem(index), Conflict::TwoProviders(address)));
                 }
@@ -149,7 +190,9 @@ impl Config {
             let listeners = self.listeners_of(subsystem);
             let mut said = BTreeSet::new();
             for one in &subsystem.access {
-                if subsystem.namespaces.iter().all(|namespace| namespace.ana_group != one.group) {
+                let is_empty = subsystem.namespaces.iter().all(|namespace| namespace.ana_group != one.group);
+                // Namespaces may yet come.
+                if is_empty && self.control.is_none() {
                     return refused(Conflict::EmptyGroup(one.group));
                 }
                 if let Some(listen) =
@@ -190,9 +233,12 @@ impl Config {
 
     fn check_namespaces(&self) -> Result<(), (Place, Conflict)> {
         let mut files = BTreeSet::new();
-        let mut uuids = BTreeSet::new();
+        for bdev in &self.bdevs {
+            is_new_file(&bdev.backing, &mut files);
+        }
+        let (mut uuids, mut bdevs) = (BTreeSet::new(), BTreeSet::new());
         for (subsystem, of) in self.subsystems.iter().enumerate() {
-            if of.namespaces.is_empty() {
+            if of.namespaces.is_empty() && self.control.is_none() {
                 return Err((Place::Subsystem(subsystem), Conflict::NoNamespace));
             }
             let mut numbers = BTreeSet::new();
@@ -207,10 +253,11 @@ impl Config {
                 if let Some(uuid) = one.uuid.filter(|uuid| !uuids.insert(*uuid)) {
                     return refused(Conflict::SameUuid(uuid));
                 }
-                let Backing::File { path, .. } = &one.backing else { continue };
-                // Two names of one file are one file, if it exists; else the name itself is all there is.
-                if !files.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
-                    return refused(Conflict::SameFile(one.backing.name()));
+                match &one.bdev {
+                    Some(name) if bdevs.insert(name) => {}
+                    Some(name) => return refused(Conflict::SameBdev(name.to_string())),
+                    None if is_new_file(&one.backing, &mut files) => {}
+                    None => return refused(Conflict::SameFile(one.backing.name())),
                 }
             }
         }
@@ -218,10 +265,18 @@ impl Config {
     }
 }
 
+/// Whether it is none of these files, of which it is one from now on. Two names of one file are one file, if it exists;
+/// else the name itself is all there is.
+fn is_new_file(backing: &Backing, files: &mut BTreeSet<PathBuf>) -> bool {
+    let Backing::File { path, .. } = backing else { return true };
+    files.insert(path.canonicalize().unwrap_or_else(|_| path.clone()))
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Whole => f.write_str("configuration"),
+            Self::Bdev(bdev) => write!(f, "bdev {}", bdev + 1),
             Self::Subsystem(subsystem) => write!(f, "subsystem {}", subsystem + 1),
             Self::Namespace { subsystem, namespace } => {
                 write!(f, "subsystem {}, namespace {}", subsystem + 1, namespace + 1)

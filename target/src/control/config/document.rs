@@ -1,4 +1,5 @@
 //! A configuration file, read key by key, so that whatever is wrong is told with its line.
+mod bdev;
 mod limit;
 mod resources;
 
@@ -13,15 +14,15 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::nearest;
-use super::value::{address, ana_state, uuid};
+use super::value::{address, ana_state};
 use super::{
-    Backing, BlockSize, Config, ConfigError, Crc, DEFAULT_PORT, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX,
-    HostKey, Hosts, IoPoll, Listen, Namespace, Place, Problem, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX,
-    REACTORS_MAX, Size, Subsystem, ValueError,
+    Bdev, Config, ConfigError, Crc, DEFAULT_PORT, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX, HostKey,
+    Hosts, IoPoll, Listen, Namespace, Place, Problem, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX,
+    Size, Subsystem, ValueError,
 };
 use crate::catalog::{ANA_GROUP_MAX, Access, CNTLIDS, NSID_MAX};
 
-const TOP: [&str; 11] = [
+const TOP: [&str; 13] = [
     "listen",
     "provider",
     "reactors",
@@ -32,6 +33,8 @@ const TOP: [&str; 11] = [
     "huge-pages",
     "drain-timeout",
     "state-dir",
+    "control",
+    "bdev",
     "subsystem",
 ];
 const SUBSYSTEM: [&str; 11] = [
@@ -51,8 +54,20 @@ const ANA: [&str; 3] = ["group", "listen", "state"];
 /// All but the first two are about keys.
 const HOST: [&str; 7] =
     ["nqn", "limit", "key-file", "controller-key-file", "hashes", "groups", "on-key-change"];
-const NAMESPACE: [&str; 11] =
-    ["nsid", "path", "size", "ram", "null", "lba", "read-only", "allow-hosts", "ana-group", "limit", "uuid"];
+const NAMESPACE: [&str; 12] = [
+    "nsid",
+    "bdev",
+    "path",
+    "size",
+    "ram",
+    "null",
+    "lba",
+    "read-only",
+    "allow-hosts",
+    "ana-group",
+    "limit",
+    "uuid",
+];
 
 pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
     let root = DeTable::parse(text).map_err(|error| {
@@ -61,9 +76,13 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
     })?;
     let file = File { path, text };
     let top = Table::new(file, root.get_ref(), 0..0, &TOP)?;
-    let mut spans = Vec::new();
+    let mut spans = Spans::default();
+    let bdevs = top.tables("bdev", &bdev::KEYS, |table| {
+        spans.bdevs.push(table.span.clone());
+        bdev::bdev(table)
+    })?;
     let config = Config {
-        listen: match top.listen()? {
+        listen: match top.listen()?.unwrap_or_default() {
             listen if listen.is_empty() => {
                 vec![Listen::at(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)))]
             }
@@ -80,27 +99,38 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
             .number("drain-timeout", 1, DRAIN_TIMEOUT_S_MAX)?
             .unwrap_or(DRAIN_TIMEOUT_S_DEFAULT),
         state_directory: top.string("state-dir")?.map(|(text, _)| PathBuf::from(text)),
-        subsystems: top.tables("subsystem", &SUBSYSTEM, |table| subsystem(table, &mut spans))?,
+        control: bdev::path(&top, "control")?,
+        subsystems: top.tables("subsystem", &SUBSYSTEM, |table| subsystem(table, &bdevs, &mut spans))?,
+        bdevs,
     };
     config.check().map_err(|(place, conflict)| file.error(spans_at(&spans, place), conflict.into()))?;
     Ok(config)
 }
 
-/// Where a subsystem and its namespaces stand, to point at in a conflict.
+/// Where bdevs and subsystems stand, to point at in a conflict.
+#[derive(Default)]
 struct Spans {
+    bdevs: Vec<Range<usize>>,
+    subsystems: Vec<SubsystemSpans>,
+}
+
+struct SubsystemSpans {
     subsystem: Range<usize>,
     namespaces: Vec<Range<usize>>,
 }
 
-fn spans_at(spans: &[Spans], place: Place) -> Range<usize> {
+fn spans_at(spans: &Spans, place: Place) -> Range<usize> {
     match place {
         Place::Whole => 0..0,
-        Place::Subsystem(subsystem) => spans[subsystem].subsystem.clone(),
-        Place::Namespace { subsystem, namespace } => spans[subsystem].namespaces[namespace].clone(),
+        Place::Bdev(bdev) => spans.bdevs[bdev].clone(),
+        Place::Subsystem(subsystem) => spans.subsystems[subsystem].subsystem.clone(),
+        Place::Namespace { subsystem, namespace } => {
+            spans.subsystems[subsystem].namespaces[namespace].clone()
+        }
     }
 }
 
-fn subsystem(table: &Table<'_>, spans: &mut Vec<Spans>) -> Result<Subsystem, ConfigError> {
+fn subsystem(table: &Table<'_>, bdevs: &[Bdev], spans: &mut Spans) -> Result<Subsystem, ConfigError> {
     let mut namespaces = Vec::new();
     let mut next = 1;
     let (keys, host_limits) = limit::hosts_in_full(table)?;
@@ -115,10 +145,10 @@ fn subsystem(table: &Table<'_>, spans: &mut Vec<Spans>) -> Result<Subsystem, Con
         access: table.tables("ana", &ANA, access)?,
         namespaces: table.tables("namespace", &NAMESPACE, |one| {
             namespaces.push(one.span.clone());
-            namespace(one, &mut next)
+            namespace(one, bdevs, &mut next)
         })?,
     };
-    spans.push(Spans { subsystem: table.span.clone(), namespaces });
+    spans.subsystems.push(SubsystemSpans { subsystem: table.span.clone(), namespaces });
     Ok(subsystem)
 }
 
@@ -186,43 +216,19 @@ fn host_key(table: &Table<'_>) -> Result<HostKey, ConfigError> {
 }
 
 /// A namespace without a number takes the one after its predecessor's.
-fn namespace(table: &Table<'_>, next: &mut u32) -> Result<Namespace, ConfigError> {
+fn namespace(table: &Table<'_>, bdevs: &[Bdev], next: &mut u32) -> Result<Namespace, ConfigError> {
     let nsid = table.number("nsid", 1, NSID_MAX)?.unwrap_or(*next);
     *next = nsid + 1;
+    let whole = match bdev::of(table, bdevs)? {
+        Some(bdev) => bdev.as_namespace(nsid),
+        None => bdev::described(table, nsid)?,
+    };
     Ok(Namespace {
-        nsid,
-        backing: backing(table)?,
-        block_size: table.number("lba", 0, u32::MAX)?.map(|lba| block_size(table, lba)).transpose()?,
-        read_only: table.boolean("read-only")?,
         hosts: table.list("allow-hosts")?,
         ana_group: table.number("ana-group", 1, ANA_GROUP_MAX)?.unwrap_or(1),
-        limit: limit::limit(table, "limit")?.unwrap_or_default(),
-        uuid: match table.string("uuid")? {
-            Some((text, span)) => Some(uuid(text).map_err(|error| table.bad("uuid", span, error))?),
-            None => None,
-        },
+        uuid: bdev::identity(table)?.or(whole.uuid),
+        ..whole
     })
-}
-
-fn block_size(table: &Table<'_>, lba: u32) -> Result<BlockSize, ConfigError> {
-    lba.to_string().parse().map_err(|error| table.bad("lba", table.span_of("lba"), error))
-}
-
-fn backing(table: &Table<'_>) -> Result<Backing, ConfigError> {
-    let size = table.size("size")?;
-    match (table.string("path")?, table.size("ram")?, table.size("null")?) {
-        (Some(("", span)), None, None) => Err(table.bad("path", span, ValueError::EmptyPath)),
-        (Some((path, _)), None, None) => Ok(Backing::File { path: PathBuf::from(path), size }),
-        (None, Some(_), None) if size.is_some() => {
-            Err(table.bad("size", table.span_of("size"), ValueError::SizeBehindColon("ram")))
-        }
-        (None, None, Some(_)) if size.is_some() => {
-            Err(table.bad("size", table.span_of("size"), ValueError::SizeBehindColon("null")))
-        }
-        (None, Some(size), None) => Ok(Backing::Ram { size }),
-        (None, None, Some(size)) => Ok(Backing::Null { size }),
-        _ => Err(table.file.error(table.span.clone(), Problem::Backing)),
-    }
 }
 
 /// A string, and where it stands.
@@ -362,10 +368,10 @@ impl<'a> Table<'a> {
         names.into_iter().map(parse).collect::<Result<_, _>>().map(Some)
     }
 
-    fn listen(&self) -> Result<Vec<Listen>, ConfigError> {
-        let texts = self.strings("listen")?.unwrap_or_default();
+    fn listen(&self) -> Result<Option<Vec<Listen>>, ConfigError> {
+        let Some(texts) = self.strings("listen")? else { return Ok(None) };
         let parse = |(text, span): Text<'_>| text.parse().map_err(|error| self.bad("listen", span, error));
-        texts.into_iter().map(parse).collect()
+        texts.into_iter().map(parse).collect::<Result<_, _>>().map(Some)
     }
 
     fn tables<T>(
@@ -375,8 +381,7 @@ impl<'a> Table<'a> {
         mut read: impl FnMut(&Self) -> Result<T, ConfigError>,
     ) -> Result<Vec<T>, ConfigError> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
-        let expected =
-            "tables: write [[subsystem]], [[subsystem.host]], [[subsystem.ana]] or [[subsystem.namespace]]";
+        let expected = "tables: write [[bdev]], [[subsystem]], [[subsystem.host]], [[subsystem.ana]] or [[subsystem.namespace]]";
         let array = value.get_ref().as_array().ok_or_else(|| self.wrong(key, value, expected))?;
         let one = |entry: &'a Spanned<DeValue<'a>>| {
             let table = entry.get_ref().as_table().ok_or_else(|| self.wrong(key, entry, expected))?;

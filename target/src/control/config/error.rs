@@ -24,6 +24,8 @@ pub enum Problem {
     TooLarge,
     #[error("not TOML: {0}")]
     Syntax(String),
+    #[error("not as nvmetcli saves it: {0}")]
+    Nvmetcli(String),
     #[error("unknown key `{key}`")]
     UnknownKey { key: String, nearest: Option<&'static str> },
     #[error("`{key}` takes {expected}, not {found}")]

@@ -13,7 +13,7 @@ fn from_flags(flags: &str) -> Result<Config, ConfigError> {
     else {
         panic!("serve was asked for");
     };
-    serve.into_config()
+    serve.into_config().map(|(config, _)| config)
 }
 
 fn refused_flags(flags: &str) -> String {
@@ -184,10 +184,10 @@ fn what_is_no_file_of_a_sensible_size_is_not_read() {
     let path = place.path().join("target.toml");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
     // Reading it would wait for ever.
-    assert!(Config::load_again(&path).unwrap_err().to_string().contains("no regular file"));
+    assert!(Config::check_regular(&path).unwrap_err().to_string().contains("no regular file"));
     let file = File::create(place.path().join("large.toml")).unwrap();
     file.set_len(1 << 30).unwrap();
-    let error = Config::load_again(&place.path().join("large.toml")).unwrap_err();
+    let error = Config::load(&place.path().join("large.toml")).unwrap_err();
     assert!(matches!(error.problem, Problem::TooLarge), "{error}");
 }
 

@@ -1,4 +1,5 @@
 //! Values as an operator writes them, on the command line or in a file.
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -38,6 +39,8 @@ pub enum ValueError {
     ListenOption(String),
     #[error("a serial number is 1 to 20 printable ASCII characters")]
     Serial,
+    #[error("the name of a bdev has 1 to 256 bytes, and neither spaces nor control characters")]
+    BdevName,
     #[error("`{0}` is not a UUID")]
     Uuid(String),
     #[error(transparent)]
@@ -152,6 +155,16 @@ impl FromStr for Provider {
     }
 }
 
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Ibv => "ibv",
+            Self::Iwarp => "iwarp",
+        })
+    }
+}
+
 /// Where to listen: an address, with a port unless it is the usual one, and what carries the connections, if it says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Listen {
@@ -173,6 +186,14 @@ impl FromStr for Listen {
         let provider =
             option.strip_prefix("provider=").ok_or_else(|| ValueError::ListenOption(option.into()))?;
         Ok(Self { address: address(at)?, provider: Some(provider.parse()?) })
+    }
+}
+
+/// As it is read.
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.address)?;
+        self.provider.map_or(Ok(()), |provider| write!(f, ",provider={provider}"))
     }
 }
 
@@ -282,6 +303,7 @@ impl FromStr for Namespace {
         let backing = backing(parts.next().unwrap_or_default())?;
         let mut namespace = Self {
             nsid: 0,
+            bdev: None,
             backing,
             block_size: None,
             read_only: false,

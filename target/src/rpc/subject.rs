@@ -1,0 +1,100 @@
+//! Who is told: the target, as methods see it.
+use crate::control::config::ConfigError;
+use crate::control::draft::Draft;
+use crate::control::prepare::{PrepareError, Served};
+use crate::control::reload::Change;
+use crate::poll_group::Survey;
+
+use super::RpcError;
+use super::error::errno_of;
+
+/// What a change has come to.
+#[derive(Clone, Debug, Default)]
+pub struct Applied {
+    pub changes: Vec<Change>,
+    /// What stays as it was until a restart.
+    pub kept: Vec<String>,
+}
+
+/// Why what is served stays as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error(transparent)]
+    Refused(#[from] RpcErrorText),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
+    /// The system refuses, in words.
+    #[error("{0}")]
+    System(String, Option<i32>),
+    #[error("{0} has been changed since it was read: `ironside-target ctl reload` (SIGHUP) first")]
+    Edited(String),
+    #[error("{path} cannot be replaced, and a change that is not kept is none: {source}")]
+    NotKept { path: String, source: std::io::Error },
+}
+
+/// An error of a method on its way through a change.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.message)]
+pub struct RpcErrorText(pub RpcError);
+
+impl From<RpcError> for Failure {
+    fn from(error: RpcError) -> Self {
+        Self::Refused(RpcErrorText(error))
+    }
+}
+
+impl From<Failure> for RpcError {
+    fn from(failure: Failure) -> Self {
+        let message = crate::serve::chain(&failure);
+        match failure {
+            Failure::Refused(RpcErrorText(error)) => error,
+            Failure::Config(_) => Self::invalid(message),
+            Failure::Prepare(error) => match errno_of(&error) {
+                Some(errno) => Self::errno(errno, message),
+                None => Self::invalid(message),
+            },
+            Failure::System(_, Some(errno)) => Self { code: -i64::from(errno), message },
+            Failure::NotKept { source, .. } => {
+                Self { code: -i64::from(source.raw_os_error().unwrap_or(libc::EIO)), message }
+            }
+            Failure::System(_, None) | Failure::Edited(_) => Self::internal(message),
+        }
+    }
+}
+
+/// The target, to whoever has a say in it.
+pub trait Subject {
+    fn served(&self) -> &Served;
+
+    /// The configuration file, if what is changed is kept there.
+    fn file(&self) -> Option<&std::path::Path>;
+
+    /// The configuration in force as the text of a file.
+    fn text(&self) -> String;
+
+    /// Changes the configuration, goes over to what it says and keeps it; or does nothing at all.
+    ///
+    /// # Errors
+    /// Why nothing was done.
+    fn change(
+        &mut self,
+        edit: &mut dyn FnMut(&mut Draft) -> Result<(), RpcError>,
+    ) -> Result<Applied, Failure>;
+
+    /// Reads the configuration file again and goes over to what it says.
+    ///
+    /// # Errors
+    /// Why nothing was done.
+    fn reload(&mut self) -> Result<Applied, Failure>;
+
+    /// What each reactor has and has done.
+    ///
+    /// # Errors
+    /// If one does not answer.
+    fn survey(&mut self) -> Result<Vec<Survey>, Failure>;
+
+    /// Looks again how large media are which nobody uses.
+    fn refresh(&mut self);
+}
