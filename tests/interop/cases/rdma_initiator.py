@@ -1,11 +1,10 @@
-"""`ironside` by a RoCE adapter, in software (rxe), against the kernel's target: three ways of lending, refusals."""
+"""`ironside` by a RoCE adapter, in software (rxe), against the kernel's target: lending by memory windows, refusals."""
 
-WAYS = ("window", "pool", "dynamic")
 # The kernel's target is told of hosts that are killed.
 EXPECTED = "nvmet|queue|ctrl"
 
 
-def run(lab):
+def run(lab, ways=("window",)):
     guest = lab.start_guest(
         """
         roce
@@ -33,7 +32,7 @@ def run(lab):
         """,
         programs=("ironside",),
         NQN="nqn.2026-01.org.example:roce-initiator",
-        WAYS=" ".join(WAYS),
+        WAYS=" ".join(ways),
     )
     lab.finish(guest, expected=EXPECTED)
     doctor = {finding["check"]: finding for finding in guest.json("doctor")["findings"]}

@@ -1,7 +1,4 @@
-"""Our target on a RoCE adapter, in software (rxe), and the kernel's host in the same guest: fio verify, cycles, a killed target."""
-
-# What the kernel says of connections that went away and came back.
-EXPECTED = r"callbacks suppressed|nvme nvme\d: |nvme\d\w*: |nvme_rdma|I/O error, dev nvme|rdma_rxe: |Buffer I/O error|cm_id|rxe0: "
+"""Our target on a RoCE adapter, in software (rxe), and the kernel's host in the same guest: fio verify, cycles."""
 
 
 def run(lab, cycles=3):
@@ -13,7 +10,7 @@ def run(lab, cycles=3):
         keep discover.json nvme discover -t rdma -a 10.9.0.1 -s 4420 -o json
         connect 10.9.0.1 4420 "$NQN" 1
         exercise "$device"
-        for job in "randrw 512 128k 1" "randwrite 4k 2m 128" "write 1m 8m 8"; do
+        for job in "randrw 512 128k 1" "randwrite 4k 2m 128"; do
             step "fio $job"
             verify_with_fio "$device" $job
         done
@@ -32,26 +29,12 @@ def run(lab, cycles=3):
         for round in $(seq $CYCLES); do cycle; done
         wait_until '[ "$(resources)" = "$before" ]'
         stop_serving
-
-        LISTEN=10.9.0.1 serve --provider ibv --namespace /tmp/volume,size=64MiB
-        connect 10.9.0.1 4420 "$NQN" 1 --reconnect-delay=1 --ctrl-loss-tmo=1800 --keep-alive-tmo=2
-        write_slowly "$device" 4m &
-        writer=$!
-        wait_until 'has_written "$device" 100'
-        step "the target is killed"
-        kill -9 $serving
-        wait_until '[ "$(state)" = connecting ]'
-        LISTEN=10.9.0.1 serve --provider ibv --namespace /tmp/volume,size=64MiB
-        wait_until '[ "$(state)" = live ]'
-        wait $writer || fail "fio failed"
-        disconnect "$NQN"
-        stop_serving
         """,
         programs=("target",),
         NQN="nqn.2026-01.org.example:roce",
         CYCLES=cycles,
     )
-    lab.finish(guest, expected=EXPECTED)
+    lab.finish(guest)
     itself, record = guest.json("discover.json")["records"][:2]
     assert (itself["traddr"], record["traddr"], record["trsvcid"]) == ("10.9.0.1", "10.9.0.1", "4420"), record
     assert (record["trtype"], record["rdma_prtype"]) == ("rdma", "not specified"), record
