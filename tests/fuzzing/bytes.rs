@@ -1,6 +1,6 @@
 //! Bytes from the network: MPA frames, a stream in full operation, capsules and all that lies in them.
 use ironside_common::iwarp::mpa::{Frame, FrameKind, Parsed, Terms};
-use ironside_common::iwarp::{Config, Role, Stream, StreamEvent, Work};
+use ironside_common::iwarp::{Config, Role, Staging, Stream, StreamEvent, Work};
 use ironside_common::nvme::fabrics::ConnectData;
 use ironside_common::nvme::private_data::{Reject, Reply, Request};
 use ironside_common::nvme::{Command, Completion, DataPointer, Nqn, QueueKind, io};
@@ -88,6 +88,9 @@ fn drain(stream: &mut Stream, place: &Place) {
             assert!(length <= RECEIVE);
             stream.post_receive(id, place.sge(id * RECEIVE, RECEIVE));
         }
+    }
+    if stream.wants_room() {
+        stream.lend(Staging::new());
     }
     let bytes = stream.transmit(place).len();
     stream.sent(bytes);

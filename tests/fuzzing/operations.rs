@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 use ironside_common::iwarp::mpa::{Rtr, Terms};
-use ironside_common::iwarp::{Config, Role, Stream, StreamEvent, Work};
+use ironside_common::iwarp::{Config, Role, Staging, Stream, StreamEvent, Work};
 use ironside_common::verbs::{Access, Kind, Remote, Token, WcStatus};
 
 use super::{Choices, Place};
@@ -164,6 +164,9 @@ impl Side {
 fn transmit(sides: &mut [Side; 2], at: usize, most: usize) {
     let [initiator, responder] = sides;
     let (side, peer) = if at == 0 { (initiator, responder) } else { (responder, initiator) };
+    if side.stream.wants_room() {
+        side.stream.lend(Staging::new());
+    }
     let bytes = side.stream.transmit(&side.place).first(most, &side.place);
     side.stream.sent(bytes.len());
     peer.arriving.extend(bytes);

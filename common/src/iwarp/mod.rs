@@ -14,7 +14,7 @@ mod stream;
 pub mod terminate;
 
 pub use fault::Fault;
-pub use outgoing::{Outgoing, Part};
+pub use outgoing::{Outgoing, Part, Staging};
 pub use stag::{StagError, StagSlot, StagTable};
 pub use stream::{Config, HEAD_MAX, Role, Stream, StreamEvent, ULPDU_MIN, Work};
 

@@ -1,5 +1,5 @@
 //! Bytes on their way out: headers staged here, payload in place where its memory stays as it is.
-use super::fpdu::fpdu_length;
+use super::fpdu::{FPDU_MAX, fpdu_length};
 use super::{LocalMemory, index};
 use crate::verbs::Sge;
 
@@ -40,13 +40,44 @@ impl Piece {
     }
 }
 
+/// Bytes staged before they are sent: the kernel copies them on while they are in the nearest cache.
+pub(super) const STAGED_AT_ONCE: usize = 64 * 1024;
+/// Pieces to send at once.
+const PIECES: usize = 512;
+
+/// Room for what is to be sent. A stream needs it only while something waits, so that many can take turns with one, which
+/// stays in the cache.
+#[derive(Debug)]
+pub struct Staging {
+    bytes: Box<[u8]>,
+    pieces: Vec<Piece>,
+}
+
+impl Staging {
+    /// Room for what is sent at once, with CRC, when everything passes through it, and for the FPDU that exceeds it.
+    #[must_use]
+    #[expect(
+        clippy::new_without_default,
+        reason = "it is a quarter of a megabyte, and no value like any other"
+    )]
+    pub fn new() -> Self {
+        Self::of(STAGED_AT_ONCE + FPDU_MAX, PIECES)
+    }
+
+    /// Room for so many bytes in so many pieces.
+    pub(super) fn of(bytes: usize, pieces: usize) -> Self {
+        Self { bytes: vec![0; bytes].into_boxed_slice(), pieces: Vec::with_capacity(pieces) }
+    }
+}
+
 /// What waits to be sent, oldest first: whole FPDUs, of which the front may have been sent in part.
 #[derive(Debug)]
 pub struct Outgoing {
-    staging: Box<[u8]>,
+    staging: Staging,
+    /// Its own, while a larger one is lent to it.
+    own: Option<Staging>,
     /// Bytes of staging in use, sent ones among them: it is emptied when all is sent, not before.
     filled: usize,
-    pieces: Vec<Piece>,
     /// The first piece which has not been sent whole, and how much of it has.
     front: usize,
     front_sent: usize,
@@ -59,7 +90,7 @@ impl Outgoing {
     /// Nothing but one MPA frame.
     #[must_use]
     pub fn of_frame(bytes: &[u8]) -> Self {
-        let mut outgoing = Self::new(bytes.len(), 1);
+        let mut outgoing = Self::new(Staging::of(bytes.len(), 1));
         outgoing.preface(bytes);
         outgoing
     }
@@ -71,17 +102,31 @@ impl Outgoing {
         self.preface = bytes.len();
     }
 
-    /// Room for `staged` bytes in `pieces` pieces.
-    pub(super) fn new(staged: usize, pieces: usize) -> Self {
-        Self {
-            staging: vec![0; staged].into_boxed_slice(),
-            filled: 0,
-            pieces: Vec::with_capacity(pieces),
-            front: 0,
-            front_sent: 0,
-            waiting: 0,
-            preface: 0,
-        }
+    /// Nothing yet, in room of its own.
+    pub(super) const fn new(staging: Staging) -> Self {
+        Self { staging, own: None, filled: 0, front: 0, front_sent: 0, waiting: 0, preface: 0 }
+    }
+
+    /// Whether it could use more room: it has none but its own, which is empty.
+    pub(super) const fn wants_room(&self) -> bool {
+        self.own.is_none() && self.is_empty()
+    }
+
+    /// Whether it has more room than its own.
+    pub(super) const fn is_lent_room(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Has more room from now on.
+    pub(super) fn lend(&mut self, staging: Staging) {
+        assert!(self.wants_room(), "nothing may lie in the room it leaves");
+        self.own = Some(std::mem::replace(&mut self.staging, staging));
+    }
+
+    /// Gives back what was lent, unless something lies in it.
+    pub(super) fn give_back(&mut self) -> Option<Staging> {
+        let own = if self.is_empty() { self.own.take() } else { None };
+        own.map(|own| std::mem::replace(&mut self.staging, own))
     }
 
     /// Whether everything has been sent.
@@ -99,11 +144,11 @@ impl Outgoing {
     /// The parts in order, without what was sent.
     pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         let mut skip = self.front_sent;
-        self.pieces[self.front..].iter().map(move |piece| {
+        self.staging.pieces[self.front..].iter().map(move |piece| {
             let skipped = std::mem::take(&mut skip);
             match *piece {
                 Piece::Staged { start, length } => {
-                    Part::Staged(&self.staging[start + skipped..start + length])
+                    Part::Staged(&self.staging.bytes[start + skipped..start + length])
                 }
                 Piece::InPlace(sge) => Part::InPlace(skip_bytes(sge, skipped)),
             }
@@ -137,7 +182,7 @@ impl Outgoing {
             return self.clear();
         }
         while bytes > 0 {
-            let left = self.pieces[self.front].len() - self.front_sent;
+            let left = self.staging.pieces[self.front].len() - self.front_sent;
             if bytes < left {
                 self.front_sent += bytes;
                 return;
@@ -155,7 +200,8 @@ impl Outgoing {
 
     /// Whether one FPDU with so many staged bytes fits.
     pub(super) fn has_room(&self, staged: usize) -> bool {
-        self.staging.len() - self.filled >= staged && self.pieces.capacity() - self.pieces.len() >= 3
+        self.staging.bytes.len() - self.filled >= staged
+            && self.staging.pieces.capacity() - self.staging.pieces.len() >= 3
     }
 
     /// Appends bytes to be filled in by the caller.
@@ -163,26 +209,26 @@ impl Outgoing {
         let start = self.filled;
         self.filled += length;
         self.waiting += length;
-        match self.pieces.last_mut() {
+        match self.staging.pieces.last_mut() {
             Some(Piece::Staged { length: last, .. }) => *last += length,
-            _ => self.pieces.push(Piece::Staged { start, length }),
+            _ => self.staging.pieces.push(Piece::Staged { start, length }),
         }
-        &mut self.staging[start..start + length]
+        &mut self.staging.bytes[start..start + length]
     }
 
     /// The last `length` bytes that were staged.
     pub(super) fn staged_last(&self, length: usize) -> &[u8] {
-        &self.staging[self.filled - length..self.filled]
+        &self.staging.bytes[self.filled - length..self.filled]
     }
 
     /// Appends memory which stays where it is until it is sent.
     pub(super) fn place(&mut self, sge: Sge) {
         self.waiting += index(sge.length);
-        self.pieces.push(Piece::InPlace(sge));
+        self.staging.pieces.push(Piece::InPlace(sge));
     }
 
     pub(super) fn clear(&mut self) {
-        self.pieces.clear();
+        self.staging.pieces.clear();
         (self.filled, self.front, self.front_sent, self.waiting, self.preface) = (0, 0, 0, 0, 0);
     }
 
@@ -195,7 +241,7 @@ impl Outgoing {
     }
 
     fn rest_of_fpdu(&self, memory: &impl LocalMemory) -> Vec<u8> {
-        let total: usize = self.pieces.iter().map(Piece::len).sum();
+        let total: usize = self.staging.pieces.iter().map(Piece::len).sum();
         let sent = total - self.waiting;
         let end = self.fpdu_end_after(sent);
         self.first(end - sent, memory)
@@ -205,13 +251,13 @@ impl Outgoing {
     /// begins there. Each FPDU begins in a staged piece, which holds all of its length field.
     fn fpdu_end_after(&self, sent: usize) -> usize {
         let (mut end, mut piece_start) = (if sent == 0 { 0 } else { self.preface }, 0);
-        for piece in &self.pieces {
+        for piece in &self.staging.pieces {
             while let Piece::Staged { start, length } = *piece
                 && end < sent
                 && end < piece_start + length
             {
                 let at = start + (end - piece_start);
-                end += fpdu_length(u16::from_be_bytes([self.staging[at], self.staging[at + 1]]));
+                end += fpdu_length(u16::from_be_bytes([self.staging.bytes[at], self.staging.bytes[at + 1]]));
             }
             piece_start += piece.len();
         }

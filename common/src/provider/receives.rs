@@ -60,6 +60,15 @@ impl Receives {
         Sge { address: self.first.address + u64::from(id) * u64::from(self.stride), ..self.first }
     }
 
+    /// Gives the memory of all buffers back to the system, until they are written next. None may be with anybody.
+    pub(in crate::provider) fn discard(&self) {
+        if let Some(memory) = &self.memory {
+            let region = memory.region(self.first.lkey);
+            // If the system will not have it, it stays, which harms nobody.
+            let _ = region.discard(0, region.len());
+        }
+    }
+
     /// The bytes of a lent message.
     pub(in crate::provider) fn bytes(&self, id: u32, length: u32) -> &[u8] {
         let message = self.buffer(id).slice(0, length);

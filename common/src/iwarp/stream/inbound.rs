@@ -1,7 +1,5 @@
 //! Bytes from the peer: framing, checks, placement, delivery.
-use std::collections::VecDeque;
-
-use super::{OutstandingRead, OwedResponse, Stream, StreamEvent};
+use super::{OutstandingRead, OwedResponse, Stream, StreamEvent, enqueue};
 use crate::iwarp::crc::{CRC_LENGTH, crc32c};
 use crate::iwarp::ddp::HEADER_MAX;
 use crate::iwarp::fpdu::{Fpdu, LENGTH_FIELD, ReadRequest, Segment, SendSegment, fpdu_length};
@@ -16,7 +14,8 @@ const DIRECT_MIN: u32 = 2048;
 pub(super) struct Inbound {
     state: State,
     recent_payload: u32,
-    receives: VecDeque<(u32, Sge)>,
+    /// The one posted last is taken first: little under way touches little memory, and finds it in the cache.
+    receives: Vec<(u32, Sge)>,
     message: Option<Message>,
     /// The number of the next message on the Send and on the Read Request queue.
     send_sequence: u32,
@@ -65,7 +64,7 @@ impl Inbound {
         Self {
             state: State::Header,
             recent_payload: 0,
-            receives: VecDeque::with_capacity(receives.into()),
+            receives: Vec::with_capacity(receives.into()),
             message: None,
             send_sequence: 1,
             read_sequence: 1,
@@ -75,7 +74,12 @@ impl Inbound {
 
     pub(super) fn post_receive(&mut self, id: u32, buffer: Sge, limit: u16) {
         assert!(self.receives.len() < limit.into(), "more receives than the queue has room for");
-        self.receives.push_back((id, buffer));
+        self.receives.push((id, buffer));
+    }
+
+    /// Whether no message has a receive, nor so much as the beginning of one.
+    pub(super) const fn is_at_rest(&self, receives: u16) -> bool {
+        self.message.is_none() && self.receives.len() == receives as usize
     }
 
     pub(super) fn clear(&mut self) {
@@ -261,7 +265,7 @@ impl Stream {
             }
             Some(message) => message,
             none => {
-                let buffer = if swallowed { None } else { inbound.receives.pop_front() };
+                let buffer = if swallowed { None } else { inbound.receives.pop() };
                 if buffer.is_none() && !swallowed {
                     return Err(Fault::NoBuffer);
                 }
@@ -316,7 +320,8 @@ impl Stream {
             self.stags.invalidate_remotely(key).map_err(|_| Fault::CannotInvalidate(key))?;
         }
         if let Some((id, _)) = buffer {
-            self.events.push_back(StreamEvent::Received { id, length: received, invalidated: invalidate });
+            let event = StreamEvent::Received { id, length: received, invalidated: invalidate };
+            enqueue(&mut self.events, event);
         }
         Ok(())
     }

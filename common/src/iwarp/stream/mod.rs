@@ -13,11 +13,10 @@ use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 
-use super::mpa::{Rtr, Terms};
+use super::mpa::{FRAME_MAX, Rtr, Terms};
 use super::stag::Invalidation;
 use super::terminate::Offending;
-use super::{Fault, LocalMemory, Outgoing, StagSlot, StagTable};
-use crate::iwarp::fpdu::FPDU_MAX;
+use super::{Fault, LocalMemory, Outgoing, StagSlot, StagTable, Staging};
 use crate::verbs::{Access, Remote, Sge, Token, WcStatus};
 use inbound::Inbound;
 use outbound::{Emitted, Outbound};
@@ -121,14 +120,10 @@ pub struct Stream {
     messages: u64,
 }
 
-/// Staging without CRC, when it holds headers and small payloads only.
-const STAGING_PLAIN: usize = 64 * 1024;
-/// Staging with CRC, when everything passes through it: what is sent at once, and the FPDU that exceeds it.
-const STAGING_CRC: usize = STAGED_AT_ONCE + FPDU_MAX;
-/// Bytes staged before they are sent: the kernel copies them on while they are in the nearest cache.
-const STAGED_AT_ONCE: usize = 64 * 1024;
-/// Pieces to send at once.
-const PIECES: usize = 512;
+/// What a stream stages without room being lent: the Reply, an indication that it is ready, a Terminate.
+const STAGED_BY_ITSELF: usize = FRAME_MAX + 2 * FPDU_OF_ITSELF;
+const FPDU_OF_ITSELF: usize = 128;
+const PIECES_BY_ITSELF: usize = 8;
 
 impl Stream {
     /// A stream at the beginning of full operation.
@@ -138,7 +133,7 @@ impl Stream {
     #[must_use]
     pub fn new(config: Config) -> Self {
         assert!(config.ulpdu_max >= ULPDU_MIN, "segments too small to carry anything");
-        let Terms { crc, ird, ord, rtr } = config.terms;
+        let Terms { ird, ord, rtr, .. } = config.terms;
         let mut stags = StagTable::new(config.seed, usize::from(ord) + usize::from(config.receives));
         let free_sinks = (0..ord).map(|_| stags.allocate()).collect();
         let send_queue = usize::try_from(config.send_queue).expect("a send queue fits into memory");
@@ -152,7 +147,7 @@ impl Stream {
             in_use: 0,
             inbound: Inbound::new(config.receives, config.role == Role::Responder && rtr == Some(Rtr::Send)),
             outbound: Outbound::new(send_queue, ird.into(), config.role == Role::Initiator),
-            outgoing: Outgoing::new(if crc { STAGING_CRC } else { STAGING_PLAIN }, PIECES),
+            outgoing: Outgoing::new(Staging::of(STAGED_BY_ITSELF, PIECES_BY_ITSELF)),
             events: VecDeque::with_capacity(usize::from(config.receives) + 2 * send_queue),
             fault: None,
             answers: 0,
@@ -216,7 +211,7 @@ impl Stream {
         }
         self.in_use += 1;
         assert!(self.in_use <= self.config.send_queue, "more work than the send queue has room for");
-        self.outbound.work.push_back(work);
+        enqueue(&mut self.outbound.work, work);
     }
 
     /// The next thing that happened, oldest first.
@@ -265,9 +260,40 @@ impl Stream {
         self.outbound.skip(frame.len());
     }
 
+    /// Whether there is something to send, and no room to prepare it in: see [`Self::lend`].
+    #[must_use]
+    pub fn wants_room(&self) -> bool {
+        self.outgoing.wants_room() && self.has_output()
+    }
+
+    /// Lends room in which [`Self::transmit`] can prepare what is to be sent.
+    ///
+    /// # Panics
+    /// If it was not wanted.
+    pub fn lend(&mut self, staging: Staging) {
+        self.outgoing.lend(staging);
+    }
+
+    /// Whether something is lent.
+    #[must_use]
+    pub const fn is_lent_room(&self) -> bool {
+        self.outgoing.is_lent_room()
+    }
+
+    /// What was lent, once nothing waits in it any more.
+    pub fn give_back(&mut self) -> Option<Staging> {
+        self.outgoing.give_back()
+    }
+
     /// What is left to send when the stream has ended.
     pub fn take_outgoing(&mut self) -> Outgoing {
-        std::mem::replace(&mut self.outgoing, Outgoing::new(0, 0))
+        std::mem::replace(&mut self.outgoing, Outgoing::new(Staging::of(0, 0)))
+    }
+
+    /// Whether every receive is posted and untouched: their memory may be taken for something else and come back as zeroes.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.fault.is_none() && self.inbound.is_at_rest(self.config.receives)
     }
 
     /// Ends the stream on our own wish: an FPDU begun is kept to be sent whole, nothing else.
@@ -312,7 +338,7 @@ impl Stream {
 
     fn complete(&mut self, token: Token) {
         self.in_use -= 1;
-        self.events.push_back(StreamEvent::Completed { token, status: WcStatus::Success });
+        enqueue(&mut self.events, StreamEvent::Completed { token, status: WcStatus::Success });
     }
 
     fn invalidate(&mut self, key: u32, token: Token) {
@@ -320,6 +346,14 @@ impl Stream {
             self.complete(token);
         }
     }
+}
+
+/// At the end of a queue. An empty one begins anew at its first place, so that little under way touches little memory.
+fn enqueue<T>(queue: &mut VecDeque<T>, item: T) {
+    if queue.is_empty() {
+        queue.clear();
+    }
+    queue.push_back(item);
 }
 
 fn flush(events: &mut VecDeque<StreamEvent>, token: Option<Token>) {

@@ -1,11 +1,12 @@
 //! Bytes to the peer: whose turn it is, segmentation, and what completes when they have been sent.
 use std::collections::VecDeque;
 
-use super::{OutstandingRead, OwedResponse, STAGED_AT_ONCE, Stream, Work};
+use super::{OutstandingRead, OwedResponse, Stream, Work, enqueue};
 use crate::iwarp::crc::{CRC_LENGTH, crc32c};
 use crate::iwarp::ddp::{HEADER_MAX, TaggedWire, UntaggedWire};
 use crate::iwarp::fpdu::{LENGTH_FIELD, ReadRequest, Segment, SendSegment, padding};
 use crate::iwarp::mpa::Rtr;
+use crate::iwarp::outgoing::STAGED_AT_ONCE;
 use crate::iwarp::{LocalMemory, Outgoing, StagSlot, index};
 use crate::verbs::{Remote, Sge, Token};
 
@@ -92,7 +93,7 @@ impl Outbound {
         self.emitted += bytes as u64;
         self.progress += payload;
         if let Some(done) = done {
-            self.unsent.push_back(Emitted { end: self.emitted, done });
+            enqueue(&mut self.unsent, Emitted { end: self.emitted, done });
             self.ended();
         }
     }

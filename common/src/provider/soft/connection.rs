@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
-use crate::iwarp::fpdu::FPDU_MAX;
 use crate::iwarp::mpa::{FRAME_MAX, Initiator, Responder};
 use crate::iwarp::{Outgoing, Stream};
 use crate::provider::receives::Receives;
@@ -14,9 +13,6 @@ use crate::verbs::{ConnectParameters, PrivateData, QpHandle, Remote, Sge};
 
 /// The beginning of a frame, as far as it has come.
 pub(super) type Inbox = ArrayVec<u8, FRAME_MAX>;
-
-/// Bytes of an incomplete FPDU to keep without CRC: headers only.
-const LEFTOVER_PLAIN: usize = 256;
 
 pub(super) struct Connection<W> {
     /// Gone once the connection has ended.
@@ -69,7 +65,7 @@ pub(super) struct Full {
     pub(super) regions: u16,
     /// Regions the peer may reach for as long as the connection stands, and as what.
     pub(super) lasting: Vec<(Sge, Remote)>,
-    /// The incomplete FPDU at the end of what was received.
+    /// The incomplete FPDU at the end of what was received; see [`super::spares::Spares::keep`].
     pub(super) leftover: Vec<u8>,
     /// Since when the oldest Read waits to be answered whole, and the oldest message to be sent whole. A peer
     /// which takes or gives a piece now and then gains no time: buffers wait for each of these.
@@ -77,13 +73,14 @@ pub(super) struct Full {
     pub(super) sent_at: Time,
     /// When the peer is to be nudged; nothing once it has been heard.
     pub(super) nudge_at: Option<Time>,
+    /// When it is to give back what it took, unless more is received; nothing once it has.
+    pub(super) rest_at: Option<Time>,
     /// Bytes to receive at most until all is known that had arrived when somebody asked.
     pub(super) behind: Option<usize>,
 }
 
 impl Full {
     pub(super) fn new(stream: Stream, receives: Receives, send_queue: u32, now: Time) -> Self {
-        let leftover = if stream.terms().crc { FPDU_MAX } else { LEFTOVER_PLAIN };
         let mut full = Self {
             first_region: stream.terms().ord,
             stream,
@@ -91,16 +88,26 @@ impl Full {
             send_queue,
             regions: 0,
             lasting: Vec::new(),
-            leftover: Vec::with_capacity(leftover),
+            leftover: Vec::new(),
             answered_at: now,
             sent_at: now,
             nudge_at: None,
+            rest_at: None,
             behind: None,
         };
         for (id, buffer) in full.receives.all() {
             full.stream.post_receive(id, buffer);
         }
         full
+    }
+
+    /// Gives back the memory of receives which nobody uses now. Says no if somebody uses some.
+    pub(super) fn rest(&self) -> bool {
+        let rests = self.stream.is_at_rest();
+        if rests {
+            self.receives.discard();
+        }
+        rests
     }
 
     /// By when something has to move, and what.
@@ -137,6 +144,14 @@ impl<W> Connection<W> {
             Phase::Awaiting { deadline, .. } => Some(((*deadline)?, Overdue::StartUp)),
             Phase::Asked(_) => None,
             Phase::Full(full) => full.deadline(patience),
+        }
+    }
+
+    /// When it is to rest.
+    pub(super) const fn rest_at(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Full(full) if self.wire.is_some() => full.rest_at,
+            _ => None,
         }
     }
 
@@ -270,6 +285,10 @@ impl<W> Table<W> {
         let slot = &mut self.slots[usize::from(qp.0)];
         slot.generation = slot.generation.wrapping_add(1);
         slot.generation
+    }
+
+    pub(super) fn connections_mut(&mut self) -> impl Iterator<Item = &mut Connection<W>> {
+        self.slots.iter_mut().filter_map(|slot| slot.connection.as_mut())
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (QpHandle, &Connection<W>)> {

@@ -5,6 +5,7 @@
 mod connection;
 mod linger;
 mod pump;
+mod spares;
 mod startup;
 #[cfg(test)]
 #[cfg(feature = "sim")]
@@ -27,6 +28,7 @@ use crate::time::Time;
 use crate::verbs::{CmEvent, Event, QpHandle, Registration, Sge};
 use connection::{Connection, Phase, Polled, Table};
 use linger::Lingering;
+use spares::Spares;
 
 pub use wire::{Dialer, Wire};
 
@@ -83,6 +85,8 @@ const HEADROOM: usize = FPDU_MAX.next_multiple_of(CACHE_LINE);
 const CACHE_LINE: usize = 64;
 /// How often deadlines are looked at while the loop is busy.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a connection has received nothing when it gives its memory back.
+const REST_AFTER: Duration = Duration::from_secs(5);
 /// How long a peer which accepted may say nothing before it is nudged. Linux's siw overlooks an FPDU that
 /// comes between its MPA Reply and the moment it begins to listen, until more comes.
 const NUDGE_INTERVAL: Duration = Duration::from_millis(250);
@@ -132,6 +136,7 @@ pub struct Soft<W> {
     lingering: Lingering<W>,
     events: VecDeque<Event>,
     staging: Staging,
+    spares: Spares,
     next_look: Time,
     /// Streams there were, so that no two get the same keys.
     streams: u64,
@@ -153,6 +158,7 @@ impl<W: Wire> Soft<W> {
             lingering: Lingering::new(),
             events: VecDeque::new(),
             staging: Staging::new(),
+            spares: Spares::default(),
             next_look: Time::ZERO,
             streams: 0,
         }
@@ -186,7 +192,7 @@ impl<W: Wire> Soft<W> {
         let patience = self.settings.patience;
         let due = self.connections.iter().filter_map(|(_, connection)| {
             let deadline = connection.deadline(patience).map(|(deadline, _)| deadline);
-            deadline.into_iter().chain(connection.nudge_at()).min()
+            deadline.into_iter().chain(connection.nudge_at()).chain(connection.rest_at()).min()
         });
         // Deadlines are looked at now and then, so there is no point in coming earlier.
         let due = due.map(|deadline| deadline.max(self.next_look)).min();
@@ -294,6 +300,7 @@ impl<W: Wire> Soft<W> {
         let Phase::Full(full) = &mut connection.phase else { return };
         let Some(wire) = connection.wire.take() else { return };
         full.stream.close(&*self.memory);
+        self.spares.leave(full);
         let outgoing = full.stream.take_outgoing();
         pump::drain(qp, full, &mut self.events);
         tracing::debug!(qp = qp.0, peer = %connection.peer, reason, "connection ended");

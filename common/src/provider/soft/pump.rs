@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use super::connection::{Connection, Full, Overdue, Phase};
-use super::{LOOK_INTERVAL, NUDGE_INTERVAL, Soft, Staging, Wire};
+use super::{LOOK_INTERVAL, NUDGE_INTERVAL, REST_AFTER, Soft, Spares, Staging, Wire};
 use crate::iwarp::StreamEvent;
 use crate::time::Time;
 use crate::verbs::{CmEvent, Event, QpHandle, Received, RejectReason, Wc};
@@ -35,6 +35,7 @@ impl<W: Wire> Soft<W> {
             self.next_look = now + LOOK_INTERVAL;
             busy |= self.nudge();
             busy |= self.expire();
+            self.rest();
         }
         busy
     }
@@ -95,10 +96,11 @@ impl<W: Wire> Soft<W> {
             return false;
         };
         let (before, answers) = (self.events.len(), full.stream.answers());
-        let received = receive(wire, full, &self.memory, &mut self.staging);
+        let received = receive(wire, full, &self.memory, (&mut self.staging, &mut self.spares));
         let moved = !matches!(received, Ok(0));
         if moved {
             full.nudge_at = None;
+            full.rest_at = Some(self.now + REST_AFTER);
             drain(qp, full, &mut self.events);
         }
         if full.stream.answers() != answers {
@@ -130,6 +132,7 @@ impl<W: Wire> Soft<W> {
             full.answered_at = self.now;
         }
         while moved < BYTES_IN_A_TURN {
+            self.spares.lend_to(&mut full.stream);
             let outgoing = full.stream.transmit(&*self.memory);
             if outgoing.is_empty() {
                 break;
@@ -149,6 +152,7 @@ impl<W: Wire> Soft<W> {
         if full.stream.messages() != messages {
             full.sent_at = self.now;
         }
+        self.spares.take_back(&mut full.stream);
         // Work which needs no byte on the wire completes here too.
         let completed = drain(qp, full, &mut self.events);
         if full.stream.has_output() {
@@ -176,6 +180,18 @@ impl<W: Wire> Soft<W> {
             self.soil(qp);
         }
         !silent.is_empty()
+    }
+
+    /// Has connections give back what they took while more went on.
+    fn rest(&mut self) {
+        let now = self.now;
+        let due = |connection: &&mut Connection<W>| connection.rest_at().is_some_and(|due| due <= now);
+        for connection in self.connections.connections_mut().filter(due) {
+            if let Phase::Full(full) = &mut connection.phase {
+                // If a message is with the consumer, once more then.
+                full.rest_at = (!full.rest()).then_some(now + REST_AFTER);
+            }
+        }
     }
 
     /// Ends what has waited for too long.
@@ -216,7 +232,7 @@ fn receive<W: Wire>(
     wire: &mut W,
     full: &mut Full,
     memory: &crate::memory::Memory,
-    staging: &mut Staging,
+    (staging, spares): (&mut Staging, &mut Spares),
 ) -> Result<usize, End> {
     let mut moved = 0;
     while moved < BYTES_IN_A_TURN {
@@ -242,8 +258,7 @@ fn receive<W: Wire>(
         full.stream.received_direct(placed);
         let input = staging.join(&full.leftover, received - placed as usize);
         let used = full.stream.receive(input, memory).map_err(End::Fault)?;
-        full.leftover.clear();
-        full.leftover.extend_from_slice(&input[used..]);
+        spares.keep(&mut full.leftover, &input[used..]);
         if received < offered {
             break;
         }

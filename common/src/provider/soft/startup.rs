@@ -199,6 +199,7 @@ impl<W: Wire> Soft<W> {
         });
         let depth = usize::from(parameters.receives) + 2 * parameters.send_queue as usize;
         self.events.reserve(depth);
+        self.spares.join();
         Box::new(Full::new(stream, receives, parameters.send_queue, self.now))
     }
 

@@ -67,6 +67,9 @@ pub(super) fn send(slot: u16, head: &[u8]) -> Work {
 
 /// Sends up to `limit` bytes of what a stream has.
 pub(super) fn take(stream: &mut Stream, memory: &TestMemory, limit: usize) -> Vec<u8> {
+    if stream.wants_room() {
+        stream.lend(Staging::new());
+    }
     let bytes = stream.transmit(memory).first(limit, memory);
     stream.sent(bytes.len());
     bytes

@@ -141,6 +141,10 @@ fn a_read_without_an_answer_ends_the_connection() {
         world.target.soft.pump(world.now);
     }
     let posted = world.now;
+    // Before that it gives back what it has received into.
+    world.now = world.target.soft.deadline().expect("it rests");
+    assert_eq!(world.now - posted, REST_AFTER - 100 * TICK);
+    world.target.soft.pump(world.now);
     let deadline = world.target.soft.deadline().expect("an answer has a deadline");
     assert!(deadline - posted <= Duration::from_secs(15) && deadline - posted > Duration::from_secs(14));
     world.now = deadline;

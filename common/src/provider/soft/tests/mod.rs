@@ -1,6 +1,7 @@
 //! Two providers joined by pipes, under seeds and a clock of the test's own.
 mod life;
 mod pipe;
+mod rest;
 mod traffic;
 
 use std::collections::BTreeMap;
