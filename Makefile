@@ -43,10 +43,12 @@ fuzz: ## libFuzzer, a minute per target
 	tests/install fuzz
 	fuzz/run
 
-bench: ## the figures of docs/performance.md, on this machine
+bench: ## the figures of docs/performance.md, on this machine (8 minutes), and a page with charts of them
 	tests/install build
 	cargo build --release --locked --bins
-	build/release/ironside-tools perf --suite
+	mkdir -p build/bench
+	build/release/ironside-tools perf --suite --html build/bench/report.html --json build/bench/report.json
+	@echo 'charts: build/bench/report.html'
 
 clean: ## Cargo's output, and what the tests left
 	cargo clean

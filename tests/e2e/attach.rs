@@ -27,6 +27,7 @@ mod qos;
 mod reload;
 #[cfg(test)]
 mod reservation;
+mod suite;
 #[cfg(test)]
 mod vhost_user;
 

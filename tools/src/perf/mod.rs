@@ -7,6 +7,7 @@ mod report;
 mod suite;
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ use report::Report;
 
 /// How long after its end a run may take to hand over its figures.
 const GRACE: Duration = Duration::from_secs(60);
+
+/// How long a load is measured, unless said otherwise.
+const SECONDS: f64 = 5.0;
 
 /// Puts load on a volume and measures it.
 #[derive(Args, Clone, Debug)]
@@ -74,9 +78,9 @@ pub(crate) struct PerfArgs {
     /// Write a pattern with a checksum in each block, and check it in each block read
     #[arg(long)]
     verify: bool,
-    /// How long to measure
-    #[arg(short = 't', long, default_value_t = 5.0, value_name = "SECONDS")]
-    seconds: f64,
+    /// How long to measure: 5 unless given, and 2 for each load of the suite
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = parse_seconds)]
+    seconds: Option<f64>,
     /// Protect the stream by CRC32C; off refuses a target which asks for it
     #[arg(long, value_enum, default_value_t = OnOff::On)]
     crc: OnOff,
@@ -95,15 +99,30 @@ pub(crate) struct PerfArgs {
     /// Also measure a raw TCP ping-pong and stream over loopback, and print the ratios; alone, just that
     #[arg(long)]
     baseline: bool,
-    /// Start a target of our own and measure the figures of docs/performance.md
+    /// Start targets of our own and measure the figures of docs/performance.md
     #[arg(long)]
     suite: bool,
+    /// How often the suite measures each load
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "suite", value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: u16,
+    /// Also write what the suite says as a page with charts
+    #[arg(long, value_name = "FILE", requires = "suite")]
+    html: Option<PathBuf>,
+    /// Also write all figures of the suite, of each round and taken together
+    #[arg(long, value_name = "FILE", requires = "suite")]
+    json: Option<PathBuf>,
     /// Stop when the whole volume was read or written once
     #[arg(long)]
     once: bool,
     /// How to print the figures
     #[arg(short = 'o', long, visible_short_alias = 'f', value_enum, default_value_t = Format::Normal)]
     output_format: Format,
+}
+
+impl PerfArgs {
+    fn seconds(&self) -> f64 {
+        self.seconds.unwrap_or(SECONDS)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -135,7 +154,7 @@ pub(crate) fn run(args: &PerfArgs) -> anyhow::Result<()> {
         reports.push(measure(&attached, args)?);
         attached.close();
     }
-    let duration = Duration::from_secs_f64(args.seconds.min(5.0));
+    let duration = Duration::from_secs_f64(args.seconds().min(5.0));
     let baseline = args
         .baseline
         .then(|| baseline::measure(&baseline::Memory::new(), args.block_size, duration))
@@ -223,7 +242,7 @@ fn measure(attached: &Attached, args: &PerfArgs) -> anyhow::Result<Report> {
         order: args.order,
         verify: args.verify,
         in_place: args.in_place,
-        duration: Duration::from_secs_f64(args.seconds),
+        duration: Duration::from_secs_f64(args.seconds()),
         requests: if args.once { places } else { u64::MAX },
     };
     let (sender, figures) = sync_channel(1);
@@ -242,6 +261,12 @@ fn measure(attached: &Attached, args: &PerfArgs) -> anyhow::Result<Report> {
 fn resolve(name: &str, port: u16) -> anyhow::Result<SocketAddr> {
     let mut addresses = (name, port).to_socket_addrs().with_context(|| format!("looking up {name}"))?;
     addresses.next().with_context(|| format!("{name} has no address"))
+}
+
+/// Some time, and less than a day.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
+    if (0.01..86_400.0).contains(&seconds) { Ok(seconds) } else { Err("from 0.01 to a day".into()) }
 }
 
 /// As everywhere: a number, and a power of 1024.

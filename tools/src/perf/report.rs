@@ -10,6 +10,9 @@ use super::load::{Figures, Order, Workload};
 /// One measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Report {
+    /// By which way of the suite.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub setup: Option<&'static str>,
     pub block_size: u32,
     pub depth: u16,
     pub queues: u16,
@@ -22,8 +25,18 @@ pub(super) struct Report {
     pub bytes_per_second: f64,
     pub errors: u64,
     pub latency: Latency,
+    /// Processor time of a request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Cpu>,
     /// What raw TCP did just before and after.
     pub baseline: Option<Baseline>,
+}
+
+/// Processor time which one request took, in microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Cpu {
+    pub host_us: f64,
+    pub target_us: f64,
 }
 
 /// Of all requests, in microseconds.
@@ -43,6 +56,7 @@ impl Report {
         let seconds = figures.elapsed.as_secs_f64();
         let iops = all.len() as f64 / seconds;
         Self {
+            setup: None,
             block_size: workload.request_size,
             depth: workload.depth,
             queues,
@@ -55,6 +69,7 @@ impl Report {
             bytes_per_second: iops * f64::from(workload.request_size),
             errors: figures.errors,
             latency: Latency::new(&all),
+            cpu: None,
             baseline: None,
         }
     }
@@ -66,6 +81,21 @@ impl Report {
             percent => format!("{percent} % read"),
         };
         format!("{} {kind}", self.order)
+    }
+
+    /// The load in words.
+    pub(super) fn load(&self) -> String {
+        let Self { depth, queues, .. } = self;
+        let connections = if *queues > 1 { format!(" over {queues} connections") } else { String::new() };
+        format!("{} {}, depth {depth}{connections}", self.what(), Size(self.block_size.into()))
+    }
+
+    /// Whether it is the same load by the same way.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let load = |report: &Self| {
+            (report.setup, report.block_size, report.depth, report.queues, report.reads_percent, report.order)
+        };
+        load(self) == load(other)
     }
 
     fn ratio(&self, baseline: &Baseline) -> String {

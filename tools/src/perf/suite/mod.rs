@@ -1,201 +1,204 @@
-//! The figures of docs/performance.md: a target of our own with one reactor and a volume in memory, measured
-//! over loopback beside the raw baseline.
-use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::thread;
+//! The figures of docs/performance.md: targets of our own, each with one reactor and a volume in memory, measured over
+//! loopback in turns, several rounds, with a raw TCP connection measured between them. Only neighbours in time can be
+//! compared, so what is to be compared is measured one right after the other, and again in each round.
+mod chart;
+mod page;
+mod summary;
+mod target;
+
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use ironside_common::nvme::Nqn;
-use ironside_common::size::Size;
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, SysconfVar, sysconf};
+use anyhow::Context as _;
+use serde::Serialize;
 
+use self::summary::Summary;
+use self::target::Target;
+use super::baseline::{self, Baseline};
 use super::load::Order;
-use super::report::Report;
-use super::{OnOff, PerfArgs, attach, baseline, measure, report};
+use super::report::{self, Cpu, Report};
+use super::{Format, OnOff, PerfArgs, attach, measure};
 
-/// The target's volume.
-const VOLUME: &str = "ram:1GiB";
-const TARGET_CORE: usize = 1;
 const HOST_CORE: usize = 0;
-/// How long idleness is watched.
-const IDLE: Duration = Duration::from_secs(5);
-
-/// How long raw TCP is measured between two lines, each way.
+/// How long each load is measured in each round, unless said otherwise.
+const SECONDS: f64 = 2.0;
+/// How long raw TCP is measured between two loads, each way.
 const BESIDE: Duration = Duration::from_millis(500);
 /// How long filling the volume may take.
 const FILL_MAX: Duration = Duration::from_secs(60);
-const FILL: Line = Line { block_size: 1 << 20, depth: 16, reads: 0, order: Order::Sequential };
+const FILL: Line = Line { block_size: 1 << 20, depth: 16, queues: 1, reads: 0, order: Order::Sequential };
 
-/// One line of the table.
+/// One way from the host to the target.
+struct Setup {
+    name: &'static str,
+    crc: OnOff,
+}
+
+const SETUPS: [Setup; 2] =
+    [Setup { name: "iWARP", crc: OnOff::Off }, Setup { name: "iWARP with CRC32C", crc: OnOff::On }];
+
+/// One load.
+#[derive(Clone, Copy)]
 struct Line {
     block_size: u64,
+    /// Requests outstanding, over all queues.
     depth: u16,
+    queues: u16,
     reads: u8,
     order: Order,
 }
 
-const LINES: [Line; 9] = [
-    Line { block_size: 4096, depth: 1, reads: 100, order: Order::Random },
-    Line { block_size: 4096, depth: 32, reads: 100, order: Order::Random },
-    Line { block_size: 4096, depth: 128, reads: 100, order: Order::Random },
-    Line { block_size: 4096, depth: 1, reads: 0, order: Order::Random },
-    Line { block_size: 4096, depth: 32, reads: 0, order: Order::Random },
-    Line { block_size: 4096, depth: 128, reads: 0, order: Order::Random },
-    Line { block_size: 4096, depth: 32, reads: 70, order: Order::Random },
-    Line { block_size: 128 << 10, depth: 16, reads: 100, order: Order::Sequential },
-    Line { block_size: 128 << 10, depth: 16, reads: 0, order: Order::Sequential },
+const fn small(depth: u16, reads: u8) -> Line {
+    Line { block_size: 4096, depth, queues: 1, reads, order: Order::Random }
+}
+
+/// At a constant depth for each of them.
+const fn connections(queues: u16) -> Line {
+    Line { queues, ..small(8 * queues, 100) }
+}
+
+const fn large(reads: u8) -> Line {
+    Line { block_size: 128 << 10, depth: 16, queues: 1, reads, order: Order::Sequential }
+}
+
+const LINES: [Line; 16] = [
+    small(1, 100),
+    small(4, 100),
+    small(16, 100),
+    small(32, 100),
+    small(64, 100),
+    small(128, 100),
+    small(1, 0),
+    small(32, 0),
+    small(128, 0),
+    small(32, 70),
+    large(100),
+    large(0),
+    connections(1),
+    connections(4),
+    connections(16),
+    connections(64),
 ];
 
+/// All that the suite says.
+#[derive(Serialize)]
+struct Document {
+    machine: String,
+    rounds: u16,
+    seconds: f64,
+    idle: String,
+    summaries: Vec<Summary>,
+    runs: Vec<Report>,
+    baseline: Baseline,
+}
+
 pub(super) fn run(args: &PerfArgs) -> anyhow::Result<()> {
-    let duration = Duration::from_secs_f64(args.seconds);
+    let seconds = args.seconds.unwrap_or(SECONDS);
+    let args = PerfArgs { core: Some(HOST_CORE), seconds: Some(seconds), ..args.clone() };
     let memory = baseline::Memory::new();
-    let baseline = baseline::measure(&memory, 4096, duration)?;
-    let mut reports = Vec::new();
-    let mut idle = String::new();
-    for crc in [OnOff::Off, OnOff::On] {
-        let target = Target::start(crc)?;
-        let line_args = PerfArgs { crc, core: Some(HOST_CORE), ..args.clone() };
+    let baseline = baseline::measure(&memory, 4096, Duration::from_secs_f64(seconds))?;
+    let mut targets = Vec::new();
+    for setup in &SETUPS {
+        let target = Target::start(setup.crc)?;
         // Memory nobody has written is one page of zeroes, which no cache would ever let go.
-        let volume = PerfArgs { once: true, seconds: FILL_MAX.as_secs_f64(), ..line_args.clone() };
-        measure_line(&target, &volume, &FILL)?;
-        let mut before = baseline::measure_again(&memory, &baseline, BESIDE)?;
-        for line in &LINES {
-            let report = measure_line(&target, &line_args, line)?;
-            let after = baseline::measure_again(&memory, &baseline, BESIDE)?;
-            reports.push(Report { baseline: Some(before.between(&after)), ..report });
-            before = after;
-        }
-        if crc == OnOff::On {
-            idle = target.watch_idle(&line_args)?;
-        }
+        let fill = PerfArgs { once: true, seconds: Some(FILL_MAX.as_secs_f64()), ..args.clone() };
+        measure_line((setup, &target), &fill, &FILL)?;
+        targets.push((setup, target));
+    }
+    let runs = measure_in_turns(&targets, &args, (&memory, &baseline))?;
+    let (_, last) = targets.last().context("there is a setup")?;
+    let idle = last.watch_idle(&PerfArgs { crc: OnOff::On, ..args.clone() })?;
+    for (_, target) in targets {
         target.stop()?;
     }
-    report::print(&reports, Some(&baseline), args.output_format == super::Format::Json)?;
-    if args.output_format != super::Format::Json {
-        println!("{idle}");
+    let summaries = summary::of(&runs, seconds);
+    let document =
+        Document { machine: machine(), rounds: args.rounds, seconds, idle, summaries, runs, baseline };
+    tell(&document, &args)
+}
+
+/// Every load by every setup, round after round.
+fn measure_in_turns(
+    targets: &[(&Setup, Target)],
+    args: &PerfArgs,
+    (memory, baseline): (&baseline::Memory, &Baseline),
+) -> anyhow::Result<Vec<Report>> {
+    let beside = BESIDE.min(Duration::from_secs_f64(args.seconds()));
+    let mut runs = Vec::new();
+    for round in 1..=args.rounds {
+        let mut before = baseline::measure_again(memory, baseline, beside)?;
+        for (number, line) in (1..).zip(&LINES) {
+            let mut reports = Vec::new();
+            for (setup, target) in targets {
+                let report = measure_line((setup, target), args, line)?;
+                let (rounds, lines, iops) = (args.rounds, LINES.len(), report.iops);
+                let (load, setup) = (report.load(), setup.name);
+                eprintln!(
+                    "round {round}/{rounds}, load {number}/{lines}: {load}, {setup}: {iops:.0} a second"
+                );
+                reports.push(report);
+            }
+            let after = baseline::measure_again(memory, baseline, beside)?;
+            let between = before.between(&after);
+            runs.extend(reports.into_iter().map(|report| Report { baseline: Some(between), ..report }));
+            before = after;
+        }
+    }
+    Ok(runs)
+}
+
+fn measure_line((setup, target): (&Setup, &Target), args: &PerfArgs, line: &Line) -> anyhow::Result<Report> {
+    let Line { block_size, depth, queues, reads, order } = *line;
+    let args =
+        PerfArgs { block_size, depth, reads, order, nr_io_queues: queues, crc: setup.crc, ..args.clone() };
+    let attached = attach(&args, target.address, target.nqn)?;
+    let own = std::process::id();
+    let before = (target::cpu_seconds(own)?, target.cpu_seconds()?);
+    let report = measure(&attached, &args)?;
+    let after = (target::cpu_seconds(own)?, target.cpu_seconds()?);
+    attached.close();
+    let each = |before: f64, after: f64| 1e6 * (after - before) / (report.iops * report.seconds);
+    let cpu = Cpu { host_us: each(before.0, after.0), target_us: each(before.1, after.1) };
+    Ok(Report { setup: Some(setup.name), cpu: Some(cpu), ..report })
+}
+
+/// To whoever reads it: on the terminal, and in files where that was asked for.
+fn tell(document: &Document, args: &PerfArgs) -> anyhow::Result<()> {
+    if args.output_format == Format::Json {
+        println!("{}", serde_json::to_string_pretty(document)?);
+    } else {
+        println!("{}", summary::table(&document.summaries));
+        report::print(&[], Some(&document.baseline), false)?;
+        println!("{}", document.idle);
+    }
+    if let Some(path) = &args.html {
+        write(path, &page::html(document)?)?;
+    }
+    if let Some(path) = &args.json {
+        write(path, &serde_json::to_string_pretty(document)?)?;
     }
     Ok(())
 }
 
-fn measure_line(target: &Target, args: &PerfArgs, line: &Line) -> anyhow::Result<Report> {
-    let Line { block_size, depth, reads, order } = *line;
-    let args = PerfArgs { block_size, depth, reads, order, ..args.clone() };
-    let attached = attach(&args, target.address, target.nqn)?;
-    let report = measure(&attached, &args)?;
-    attached.close();
-    Ok(report)
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// The daemon, on a core of its own.
-struct Target {
-    process: Child,
-    address: SocketAddr,
-    nqn: Nqn,
-}
-
-impl Target {
-    fn start(crc: OnOff) -> anyhow::Result<Self> {
-        let crc = if crc == OnOff::On { "on" } else { "off" };
-        // A port nobody has at the moment; the next to bind it is the target.
-        let listen = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-        let mut command = Command::new(sibling("ironside-target")?);
-        command.args(["serve", "--listen", &listen, "--namespace", VOLUME, "--reactors", "1"]);
-        command.args(["--allow-any-host", "--queue-depth", "256", "--crc", crc]).stdout(Stdio::piped());
-        command.env("IRONSIDE_LOG", "error");
-        let mut process = on_core(TARGET_CORE, || command.spawn())?.context("starting the target")?;
-        let output = process.stdout.take().context("the target's output was asked for")?;
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line)?;
-        let mut words = line.split_whitespace();
-        if words.next() != Some("ready") {
-            bail!("the target did not become ready; it said {line:?}");
-        }
-        let words: Vec<_> = words.collect();
-        let address =
-            words.iter().find_map(|word| word.parse().ok()).context("no address in the ready line")?;
-        let nqn = words.iter().find_map(|word| word.parse().ok()).context("no NQN in the ready line")?;
-        Ok(Self { process, address, nqn })
-    }
-
-    /// What target and host use when four connections stand and nobody asks for anything.
-    fn watch_idle(&self, args: &PerfArgs) -> anyhow::Result<String> {
-        let args = PerfArgs { nr_io_queues: 3, queue_size: 128, core: None, ..args.clone() };
-        let attached = attach(&args, self.address, self.nqn)?;
-        thread::sleep(Duration::from_secs(1));
-        let own = std::process::id();
-        let before = (cpu_seconds(self.process.id())?, cpu_seconds(own)?);
-        thread::sleep(IDLE);
-        let after = (cpu_seconds(self.process.id())?, cpu_seconds(own)?);
-        let percent = |before: f64, after: f64| 100.0 * (after - before) / IDLE.as_secs_f64();
-        let text = format!(
-            "idle, four connections: target {:.2} % of a core, attached host {:.2} %; target resident {}",
-            percent(before.0, after.0),
-            percent(before.1, after.1),
-            Size(resident_bytes(self.process.id())?),
-        );
-        attached.close();
-        Ok(text)
-    }
-
-    fn stop(mut self) -> anyhow::Result<()> {
-        kill(Pid::from_raw(i32::try_from(self.process.id())?), Signal::SIGTERM)?;
-        let status = self.process.wait()?;
-        if !status.success() {
-            bail!("the target ended badly: {status}");
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        // After a regular end there is nothing left to kill.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// The program of that name beside this one.
-fn sibling(name: &str) -> anyhow::Result<PathBuf> {
-    let path = std::env::current_exe()?.with_file_name(name);
-    if !path.exists() {
-        bail!("{} is missing; build it first", path.display());
-    }
-    Ok(path)
-}
-
-/// Acts with this thread on a core, which a process started there inherits.
-fn on_core<R>(core: usize, act: impl FnOnce() -> R) -> anyhow::Result<R> {
-    let this_thread = Pid::from_raw(0);
-    let before = sched_getaffinity(this_thread)?;
-    let mut only = CpuSet::new();
-    only.set(core)?;
-    if !before.is_set(core)? {
-        return Ok(act());
-    }
-    sched_setaffinity(this_thread, &only)?;
-    let result = act();
-    sched_setaffinity(this_thread, &before)?;
-    Ok(result)
-}
-
-/// Processor time a process has used; see proc(5).
-fn cpu_seconds(process: u32) -> anyhow::Result<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok());
-    let (user, system) = ticks(11).zip(ticks(12)).context("an unknown form of /proc/…/stat")?;
-    let per_second = sysconf(SysconfVar::CLK_TCK)?.context("no clock ticks")?;
-    Ok((user + system) / per_second as f64)
-}
-
-fn resident_bytes(process: u32) -> anyhow::Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? << 10)
+/// What the figures were measured on, in a line.
+fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let value = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split(':').nth(1).map_or_else(|| "unknown".into(), |value| value.trim().to_owned())
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = value(&read("/proc/meminfo"), "MemTotal");
+    let memory =
+        memory.trim_end_matches(" kB").parse::<u64>().map_or(0.0, |kib| kib as f64 / f64::from(1 << 20));
+    format!(
+        "{}, {cores} cores, {memory:.0} GiB of memory, Linux {}, Ironside {}",
+        value(&read("/proc/cpuinfo"), "model name"),
+        read("/proc/sys/kernel/osrelease").trim(),
+        env!("CARGO_PKG_VERSION"),
+    )
 }
