@@ -23,6 +23,12 @@ pub trait Tenant {
     /// When the next turn is due at the latest.
     fn deadline(&self) -> Option<Time>;
 
+    /// Whether the loop is never to sleep, but to look on for as long as it lives: no request waits for it to wake, at the
+    /// price of a whole core.
+    fn polls(&self) -> bool {
+        false
+    }
+
     /// Whether the loop may end.
     fn finished(&self) -> bool {
         false
@@ -41,7 +47,7 @@ pub fn run<T: Tenant>(ring: &mut Ring, tenant: &mut T) -> Result<(), RingError> 
             idle.worked();
             continue;
         }
-        if idle.idled(now) == Next::Spin {
+        if tenant.polls() || idle.idled(now) == Next::Spin {
             std::hint::spin_loop();
             continue;
         }
@@ -100,6 +106,7 @@ mod tests {
         sum: u32,
         ticks: u32,
         wakes: u32,
+        polls: bool,
         finished: bool,
     }
 
@@ -134,22 +141,26 @@ mod tests {
             self.timer.deadline()
         }
 
+        fn polls(&self) -> bool {
+            self.polls
+        }
+
         fn finished(&self) -> bool {
             self.finished
         }
     }
 
-    #[test]
-    fn messages_and_timers_are_served_until_the_tenant_is_finished() {
+    /// Counts in a thread of its own what it is sent now and then: the sum, and how often it ticked and was woken.
+    fn count(polls: bool) -> (u32, u32, u32) {
         let (sender, mailbox) = mailbox(4).unwrap();
         let mut timer = Timer::unset();
         timer.set(Time::ZERO);
         let reactor = thread::spawn(move || {
             let mut ring = Ring::new(8, Memory::new()).unwrap();
             // The receiver is plain data until here; the ring never leaves this thread.
-            let mut tenant = Counter { mailbox, timer, sum: 0, ticks: 0, wakes: 0, finished: false };
+            let mut tenant = Counter { mailbox, timer, sum: 0, ticks: 0, wakes: 0, polls, finished: false };
             run(&mut ring, &mut tenant).unwrap();
-            (tenant.sum, tenant.ticks)
+            (tenant.sum, tenant.ticks, tenant.wakes)
         });
         for number in 0..1000 {
             sender.send(Some(number)).unwrap();
@@ -159,8 +170,20 @@ mod tests {
             }
         }
         sender.send(None).unwrap();
-        let (sum, ticks) = reactor.join().unwrap();
+        reactor.join().unwrap()
+    }
+
+    #[test]
+    fn messages_and_timers_are_served_until_the_tenant_is_finished() {
+        let (sum, ticks, _) = count(false);
         assert_eq!(sum, 499_500);
+        assert!(ticks > 0);
+    }
+
+    #[test]
+    fn one_that_polls_is_never_woken_and_misses_nothing() {
+        let (sum, ticks, wakes) = count(true);
+        assert_eq!((sum, wakes), (499_500, 0));
         assert!(ticks > 0);
     }
 }
