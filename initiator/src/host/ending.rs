@@ -79,13 +79,14 @@ impl Host {
         if !matches!(self.phase, Phase::Ending(_)) {
             return;
         }
-        let fence = self.options.fence().filter(|_| !self.target_ends_writes());
+        let until = self.options.fence().map(|fence| now + fence);
+        let ends_with_return = self.target_ends_writes();
         while let Some(index) = self.queues.iter().position(|queue| queue.is_drained()) {
             let queue = self.queues.swap_remove(index);
             verbs.destroy(queue.qp());
             for owner in queue.into_unfinished() {
                 if let Owner::Part(part, _) = owner {
-                    self.requests.lost(part, fence.map(|fence| now + fence));
+                    self.requests.lost(part, until, ends_with_return);
                 }
             }
         }

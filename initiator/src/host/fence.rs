@@ -3,6 +3,10 @@
 //! top. So it waits until it cannot happen behind our back any more: until the target has to have given the old
 //! association up, because no keep alive came; or, from a target which promises to end the writes of a host before it
 //! lets that connect again, until then.
+//!
+//! Whoever is told that a write has failed may write the same blocks again. A host by itself then holds what is new until
+//! the old one cannot happen any more. One of several hosts which share a volume, each on a core of its own, cannot hold
+//! what the others send; so there it is the error that waits.
 use std::time::Duration;
 
 use super::Host;

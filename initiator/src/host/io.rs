@@ -25,6 +25,7 @@ impl Host {
 
     /// Does what is due.
     pub(super) fn on_time<V: HostVerbs + Connections>(&mut self, verbs: &mut V, now: Time) {
+        self.requests.tell_late(now);
         if self.reconnect.fails_fast_at().is_some_and(|end| now >= end) && !self.fails_fast && !self.closing {
             self.fails_fast = true;
             self.refuse(IoError::ConnectionLost);

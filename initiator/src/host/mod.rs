@@ -242,7 +242,7 @@ impl Host {
             association: None,
             namespaces: Vec::new(),
             access: Vec::new(),
-            requests: Requests::new(options.requests, commands, options.one_of_many),
+            requests: Requests::new(options.requests, commands, options.one_of_many, options.one_of_cores),
             marks: Marks::new(options.host_id),
             reconnect: Reconnect::new(policy),
             jobs: 0,
@@ -307,7 +307,7 @@ impl Host {
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let earliest = |times: &[Option<Time>]| times.iter().copied().flatten().min();
-        match &self.phase {
+        let of_phase = match &self.phase {
             Phase::Idle | Phase::Ending(_) | Phase::Over => None,
             Phase::Setup(setup) => earliest(&[Some(setup.deadline()), self.next_consequence()]),
             // Asked to close with nothing in flight: at once.
@@ -323,7 +323,8 @@ impl Host {
             ]),
             Phase::Shutdown { give_up_at, look_at } => earliest(&[Some(*give_up_at), *look_at]),
             Phase::Waiting { until } => earliest(&[Some(*until), self.next_consequence()]),
-        }
+        };
+        earliest(&[of_phase, self.requests.next_late()])
     }
 
     /// The next request that has ended, and the index of its namespace.

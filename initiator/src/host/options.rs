@@ -59,6 +59,9 @@ pub struct HostOptions {
     pub max_transfer: u32,
     /// Requests of the user that may be outstanding.
     pub requests: u32,
+    /// Other hosts of the same user share the volume, each on a core of its own, and know nothing of this one's losses. So
+    /// nobody is told that a write has failed which may still be executed: see [`super::fence`].
+    pub one_of_cores: bool,
     /// It is one path of several: what it cannot end comes back as [`crate::volume::IoError::Path`] instead of being
     /// held, and its first connection is tried until it stands.
     pub one_of_many: bool,
@@ -73,6 +76,10 @@ pub enum OptionsError {
     QueueSize,
     #[error("keep_alive_tmo must be below 2^32 milliseconds")]
     KeepAlive,
+    #[error(
+        "several cores take a keep_alive_tmo: without one nobody knows when an unanswered write cannot happen any more"
+    )]
+    KeepAliveOfCores,
     #[error("fast_io_fail_tmo must not be longer than ctrl_loss_tmo, when all is over")]
     FastIoFail,
     #[error("max_transfer must be a multiple of 4096 below 16 MiB")]
@@ -101,6 +108,7 @@ impl HostOptions {
             io_timeout: Duration::from_secs(30),
             max_transfer: 1 << 20,
             requests: 1024,
+            one_of_cores: false,
             one_of_many: false,
         }
     }
@@ -116,6 +124,9 @@ impl HostOptions {
         }
         if u32::try_from(self.keep_alive_tmo.as_millis()).is_err() {
             return Err(OptionsError::KeepAlive);
+        }
+        if self.one_of_cores && self.keep_alive_tmo.is_zero() {
+            return Err(OptionsError::KeepAliveOfCores);
         }
         if self.ctrl_loss_tmo.zip(self.fast_io_fail_tmo).is_some_and(|(all, fast)| fast > all) {
             return Err(OptionsError::FastIoFail);

@@ -30,6 +30,8 @@ pub(super) struct Part {
     /// Bytes from the start of the request.
     start: u64,
     length: u64,
+    /// It was lost, and may be executed until then: what nobody may be told before.
+    open_until: Option<Time>,
 }
 
 /// What a part asks of the controller.
@@ -69,6 +71,8 @@ pub(super) struct Requests {
     delayed: VecDeque<(Time, Part)>,
     /// Parts whose connection was lost and which may still be executed until then: all wait equally long too.
     fenced: VecDeque<(Time, Part)>,
+    /// Parts that have failed, and may be executed until then: whoever asked is told no earlier.
+    late: VecDeque<(Time, Part, IoError)>,
     /// Nothing new changes anything before: parts which were failed may be executed until then.
     held_until: Option<Time>,
     completed: VecDeque<(usize, Completed)>,
@@ -76,12 +80,14 @@ pub(super) struct Requests {
     refusing: Option<IoError>,
     /// What this path cannot end is somebody else's to try again.
     one_of_many: bool,
+    /// Who is told of a failure may write again by somebody else's queue.
+    one_of_cores: bool,
 }
 
 impl Requests {
     /// Room for `capacity` requests, of which `parts` parts may be with the controller at once. Those of one path of
-    /// many come back when it is lost.
-    pub(super) fn new(capacity: u32, parts: usize, one_of_many: bool) -> Self {
+    /// many come back when it is lost; those of one core of many are not told to have failed while they may be executed.
+    pub(super) fn new(capacity: u32, parts: usize, one_of_many: bool, one_of_cores: bool) -> Self {
         let room = capacity as usize;
         Self {
             pending: (0..capacity).map(|_| None).collect(),
@@ -90,10 +96,12 @@ impl Requests {
             lost: VecDeque::with_capacity(parts),
             delayed: VecDeque::with_capacity(parts),
             fenced: VecDeque::with_capacity(parts),
+            late: VecDeque::with_capacity(parts),
             held_until: None,
             completed: VecDeque::with_capacity(room),
             refusing: None,
             one_of_many,
+            one_of_cores,
         }
     }
 
@@ -163,7 +171,7 @@ impl Requests {
         if pending.cursor == pending.end {
             self.waiting.pop_front();
         }
-        Some(Part { request, retries: 0, start, length })
+        Some(Part { request, retries: 0, start, length, open_until: None })
     }
 
     /// What a part is to do.
@@ -204,19 +212,47 @@ impl Requests {
         }
     }
 
-    /// Its connection is gone, and nobody can reach its buffer any more: it is sent again on the next one, but if it
-    /// changes anything not before `fence`.
-    pub(super) fn lost(&mut self, part: Part, fence: Option<Time>) {
-        let fence = fence.filter(|_| self.pending(&part).request.operation.changes());
+    /// Its connection is gone, and nobody can reach its buffer any more: it is sent again on the next one. If it changes
+    /// anything it may be executed `until` then, and goes on no earlier, unless that `ends_with_return` of the connection.
+    pub(super) fn lost(&mut self, part: Part, until: Option<Time>, ends_with_return: bool) {
+        let until = until.filter(|_| self.pending(&part).request.operation.changes());
+        let part = Part { open_until: until.filter(|_| self.one_of_cores), ..part };
+        let fence = until.filter(|_| !ends_with_return);
         match (self.refusing, fence) {
             _ if self.one_of_many => self.ended(part, Err(IoError::Path(PathError::Unanswered))),
             (None, Some(until)) => self.fenced.push_back((until, part)),
             (None, None) => self.lost.push_back(part),
             (Some(error), fence) => {
-                self.held_until = self.held_until.max(fence);
-                self.ended(part, Err(error));
+                self.hold(fence);
+                self.fail(part, error);
             }
         }
+    }
+
+    /// What is new waits for what has failed, where that cannot wait itself.
+    fn hold(&mut self, until: Option<Time>) {
+        self.held_until = self.held_until.max(until.filter(|_| !self.one_of_cores));
+    }
+
+    /// A part which is with nobody has failed. Whoever asked for it is told now, or once it cannot happen any more.
+    fn fail(&mut self, part: Part, error: IoError) {
+        match part.open_until {
+            Some(until) => self.late.push_back((until, part, error)),
+            None => self.ended(part, Err(error)),
+        }
+    }
+
+    /// Tells of failures that were kept back until now.
+    pub(super) fn tell_late(&mut self, now: Time) {
+        while let Some(index) = self.late.iter().position(|(until, ..)| *until <= now) {
+            let (_, part, error) = self.late.swap_remove_back(index).expect("it was just found");
+            self.ended(part, Err(error));
+        }
+    }
+
+    /// When there is something to tell.
+    pub(super) fn next_late(&self) -> Option<Time> {
+        self.late.iter().map(|(until, ..)| *until).min()
     }
 
     /// The connection is gone. What it was not sent of one path of many comes back.
@@ -249,20 +285,20 @@ impl Requests {
         self.fail_waiting(error);
     }
 
-    /// Takes requests again.
+    /// Takes requests again; those which nobody knows to have failed go on.
     pub(super) fn accept(&mut self) {
         self.refusing = None;
+        self.fenced.extend(self.late.drain(..).map(|(until, part, _)| (until, part)));
+        self.fenced.make_contiguous().sort_by_key(|(until, _)| *until);
     }
 
     fn fail_waiting(&mut self, error: IoError) {
-        if let Some((until, _)) = self.fenced.back() {
-            self.held_until = self.held_until.max(Some(*until));
-        }
+        self.hold(self.fenced.back().map(|(until, _)| *until));
         while let Some((_, part)) = self.delayed.pop_front().or_else(|| self.fenced.pop_front()) {
-            self.ended(part, Err(error));
+            self.fail(part, error);
         }
         while let Some(part) = self.lost.pop_front() {
-            self.ended(part, Err(error));
+            self.fail(part, error);
         }
         while let Some(index) = self.waiting.pop_front() {
             let pending = self.pending[index as usize].as_mut().expect("waiting requests have not ended");

@@ -365,9 +365,9 @@ impl Paths {
         let Pending { namespace, request } = self.pending[slot].expect("its request is under way");
         let error = match result {
             Ok(()) => return self.end(slot, Ok(())),
-            Err(IoError::Path(PathError::Unanswered)) if self.fails_fast && request.operation.changes() => {
+            Err(IoError::Path(PathError::Unanswered)) if self.tells_late() && request.operation.changes() => {
                 self.park(path, slot);
-                return self.fail_parked(IoError::ConnectionLost);
+                return self.fail_parked(self.refusing.unwrap_or(IoError::ConnectionLost));
             }
             Err(error) => self.refusing.unwrap_or(error),
         };
@@ -426,6 +426,11 @@ impl Paths {
         path.in_flight += 1;
         self.last = index;
         true
+    }
+
+    /// Whether requests fail now, and what an unanswered write of them may still do matters.
+    fn tells_late(&self) -> bool {
+        self.fails_fast || self.refusing.is_some() && self.speaker().options().one_of_cores
     }
 
     /// Whether some path stands or may stand again.

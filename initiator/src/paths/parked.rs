@@ -10,6 +10,8 @@ use crate::volume::{IoError, State};
 pub(super) struct Parked {
     /// Nothing once its request has been failed for want of any path: newer ones wait for it all the same.
     slot: Option<usize>,
+    /// It has failed, which whoever asked is told once it cannot happen any more.
+    failing: Option<IoError>,
     path: usize,
     /// The association it was lost with.
     epoch: u64,
@@ -33,23 +35,25 @@ impl Paths {
         let until = host.options().fence().map(|fence| self.now + fence);
         // Without keep alive there is nothing else to go by.
         let ends_with_return = host.target_ends_writes() || until.is_none();
-        self.parked.push(Parked { slot: Some(slot), path, epoch: *epoch, until, ends_with_return });
+        self.parked.push(Parked {
+            slot: Some(slot),
+            failing: None,
+            path,
+            epoch: *epoch,
+            until,
+            ends_with_return,
+        });
     }
 
     /// Lets parked requests go on which cannot happen behind our back any more.
     pub(super) fn release(&mut self) -> bool {
         let before = self.parked.len();
-        let Self { parked, paths, waiting, now, .. } = self;
-        parked.retain(|one| {
-            let path = &paths[one.path];
-            let is_back = path.epoch > one.epoch && path.host.state() == State::Connected;
-            let is_back = is_back && one.ends_with_return;
-            let is_safe = is_back || one.until.is_some_and(|until| until <= *now);
-            if is_safe {
-                waiting.extend(one.slot);
+        while let Some(index) = self.parked.iter().position(|one| self.is_safe(one)) {
+            match self.parked.remove(index) {
+                Parked { slot: Some(slot), failing: Some(error), .. } => self.end(slot, Err(error)),
+                Parked { slot, .. } => self.waiting.extend(slot),
             }
-            !is_safe
-        });
+        }
         // A path that is gone for good never says, and without keep alive nobody knows.
         while let Some(index) = self.parked.iter().position(|one| self.never_ends(one)) {
             if let Some(slot) = self.parked.swap_remove(index).slot {
@@ -59,12 +63,23 @@ impl Paths {
         self.parked.len() < before
     }
 
+    /// Whether it cannot happen behind our back any more.
+    fn is_safe(&self, one: &Parked) -> bool {
+        let path = &self.paths[one.path];
+        let is_back = path.epoch > one.epoch && path.host.state() == State::Connected;
+        is_back && one.ends_with_return || one.until.is_some_and(|until| until <= self.now)
+    }
+
     fn never_ends(&self, parked: &Parked) -> bool {
         parked.until.is_none() && self.paths[parked.path].host.is_over()
     }
 
-    /// Those who wait for them are told; what they may still do is waited for by what follows.
+    /// Those who wait for them are told; what they may still do is waited for by what follows. Where what follows may go by
+    /// another core, they are told later.
     pub(super) fn fail_parked(&mut self, error: IoError) {
+        if self.speaker().options().one_of_cores {
+            return self.parked.iter_mut().for_each(|one| one.failing = Some(error));
+        }
         for index in 0..self.parked.len() {
             if let Some(slot) = self.parked[index].slot.take() {
                 self.end(slot, Err(error));
@@ -85,6 +100,7 @@ impl Paths {
             self.lost_at = None;
             if std::mem::take(&mut self.fails_fast) {
                 self.refusing = None;
+                self.parked.iter_mut().for_each(|one| one.failing = None);
             }
             return;
         }

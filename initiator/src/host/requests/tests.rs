@@ -19,7 +19,7 @@ fn geometry() -> Geometry {
 }
 
 fn requests() -> Requests {
-    Requests::new(4, 16, false)
+    Requests::new(4, 16, false, false)
 }
 
 fn request(tag: u64, operation: Operation, offset: u64, length: u32) -> Request {
@@ -78,7 +78,7 @@ fn lost_parts_come_first_and_again() {
     submit(&mut requests, request(1, Operation::Read, 0, 4096));
     submit(&mut requests, request(2, Operation::Flush, 0, 0));
     let part = requests.next_part(NOW).unwrap();
-    requests.lost(part, None);
+    requests.lost(part, None, false);
     assert_eq!(requests.next_part(NOW), Some(part));
     let flush = requests.next_part(NOW).unwrap();
     assert_eq!(requests.work(&flush).operation, Operation::Flush);
@@ -119,7 +119,7 @@ fn refusing_ends_what_is_held_and_lets_the_rest_come_back() {
     requests.refuse(IoError::Closing);
     assert_eq!(outcome(&mut requests), Some((2, Err(IoError::Closing))));
     assert_eq!(outcome(&mut requests), None);
-    requests.lost(part, None);
+    requests.lost(part, None, false);
     assert_eq!(outcome(&mut requests), Some((1, Err(IoError::Closing))));
     submit(&mut requests, request(3, Operation::Read, 0, 512));
     assert_eq!(outcome(&mut requests), Some((3, Err(IoError::Closing))));
@@ -177,7 +177,7 @@ fn a_full_table_gives_the_request_back() {
 
 #[test]
 fn one_path_of_many_gives_back_what_it_cannot_end() {
-    let mut requests = Requests::new(4, 16, true);
+    let mut requests = Requests::new(4, 16, true, false);
     submit(&mut requests, request(1, Operation::Write { fua: false }, 0, 12_288));
     submit(&mut requests, request(2, Operation::Read, 0, 4096));
     submit(&mut requests, request(3, Operation::Flush, 0, 0));
@@ -187,7 +187,7 @@ fn one_path_of_many_gives_back_what_it_cannot_end() {
     assert_eq!(outcome(&mut requests), Some((2, Err(IoError::Path(refused)))));
     requests.answered(parts[0], Err(Status::WRITE_FAULT), NOW);
     requests.answered(parts[1], Ok(()), NOW);
-    requests.lost(parts[2], None);
+    requests.lost(parts[2], None, false);
     let unanswered = IoError::Path(PathError::Unanswered);
     assert_eq!(outcome(&mut requests), Some((1, Err(unanswered))), "that it may happen yet is what counts");
     requests.withdraw();
@@ -210,4 +210,43 @@ fn the_only_path_is_waited_for_until_it_leads_there_again() {
     requests.answered(part, Err(Status::ANA_PERSISTENT_LOSS), now);
     let lost = IoError::Refused(Status::ANA_PERSISTENT_LOSS);
     assert_eq!(outcome(&mut requests), Some((1, Err(lost))));
+}
+
+#[test]
+fn one_core_of_many_tells_of_a_failure_once_it_cannot_happen_any_more() {
+    const SAFE: Time = Time::from_nanos(1_000);
+    let write = Operation::Write { fua: false };
+    for ends_with_return in [false, true] {
+        let mut requests = Requests::new(4, 16, false, true);
+        submit(&mut requests, request(1, write, 0, 512));
+        submit(&mut requests, request(2, Operation::Read, 0, 512));
+        submit(&mut requests, request(3, write, 0, 512));
+        let parts: Vec<_> = (0..2).map(|_| requests.next_part(NOW).unwrap()).collect();
+        parts.into_iter().for_each(|part| requests.lost(part, Some(SAFE), ends_with_return));
+        requests.refuse(IoError::ConnectionLost);
+        let mut told: Vec<_> = std::iter::from_fn(|| outcome(&mut requests)).map(|(tag, _)| tag).collect();
+        told.sort_unstable();
+        assert_eq!(told, [2, 3], "a read, and a write that was never sent");
+        assert_eq!(requests.next_late(), Some(SAFE));
+        requests.tell_late(NOW);
+        assert_eq!(outcome(&mut requests), None);
+        requests.tell_late(SAFE);
+        assert_eq!(outcome(&mut requests), Some((1, Err(IoError::ConnectionLost))));
+        assert_eq!((requests.next_late(), requests.outstanding()), (None, 0));
+    }
+}
+
+#[test]
+fn what_nobody_was_told_of_goes_on_with_the_connection() {
+    const SAFE: Time = Time::from_nanos(1_000);
+    let mut requests = Requests::new(4, 16, false, true);
+    submit(&mut requests, request(1, Operation::Write { fua: false }, 0, 512));
+    let part = requests.next_part(NOW).unwrap();
+    requests.lost(part, Some(SAFE), false);
+    requests.refuse(IoError::ConnectionLost);
+    requests.accept();
+    assert_eq!((requests.next_part(NOW), requests.next_late()), (None, None));
+    let part = requests.next_part(SAFE).expect("it is sent again");
+    requests.answered(part, Ok(()), SAFE);
+    assert_eq!(outcome(&mut requests), Some((1, Ok(()))));
 }
