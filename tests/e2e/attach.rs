@@ -8,6 +8,8 @@ mod conditions;
 #[cfg(test)]
 mod copies;
 #[cfg(test)]
+mod cores;
+#[cfg(test)]
 mod files;
 #[cfg(test)]
 mod library;

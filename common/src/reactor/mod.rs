@@ -12,6 +12,6 @@ mod timer;
 pub use idle::{Idle, Next};
 pub use mailbox::{Mailbox, Sender, mailbox};
 pub use pin::pin_to_core;
-pub use ring::{Flags, Ring, RingError, RingFile, UblkCommand};
+pub use ring::{Flags, Ring, RingError, RingFile, UblkCommand, UblkTag};
 pub use run::{Tenant, run};
 pub use timer::{Timer, earliest};

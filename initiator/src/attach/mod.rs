@@ -1,6 +1,14 @@
 //! An attached controller: a reactor thread which runs the host machine over software RDMA or an RDMA adapter,
 //! and the exports above it. [`Attached`] is the handle of everyone else.
+//!
+//! **Several cores** are several reactors, each with a controller of its own: NVMe lets a host have as many as it likes.
+//! So nothing of one core is ever another's: queues, keep alive, reconnects, the fence of late writes and the states of
+//! paths are as they are with one core, and a request stays on the core on which it came. What has to hold across them:
+//! a flush by one controller covers what was written by the others, since the cache is the namespace's (the namespace has to
+//! be one that controllers share); and nobody is told of a write's failure while it may still be executed, because what is
+//! written next may come by another core (see the host's fence).
 mod carrier;
+mod cores;
 mod direct;
 mod export;
 mod inquiry;
@@ -32,6 +40,7 @@ use crate::host::{
 use crate::paths::{JobName, PathStatus, Policy};
 use crate::volume::State;
 
+pub use cores::{CORES_MAX, Core, Cores, CoresError};
 pub use direct::{Direct, Lent, RegisterError, Registered};
 pub use export::{Context, Export, Site};
 pub use inquiry::{discover, inquire, pass, probe};
@@ -86,8 +95,8 @@ pub struct AttachOptions {
     pub crc: Crc,
     pub provider: Provider,
     pub registration: Registration,
-    /// The core to run on; any, if not given.
-    pub core: Option<usize>,
+    /// The cores to run on, each with a controller of its own; one at least.
+    pub cores: Vec<Core>,
     /// The buffers there are for exports, sizes ascending.
     pub buffers: Vec<SizeClass>,
 }
@@ -103,7 +112,7 @@ impl AttachOptions {
             crc: Crc::On,
             provider: Provider::Auto,
             registration: Registration::Auto,
-            core: None,
+            cores: vec![Core::default()],
             buffers: BUFFERS.to_vec(),
         }
     }
@@ -136,6 +145,13 @@ pub enum AttachError {
     Thread(io::Error),
     #[error("core {core} cannot be used: {source}")]
     Core { core: usize, source: io::Error },
+    /// Of several cores.
+    #[error("core {number} of {count} got no controller of its own: {source}")]
+    One { number: usize, count: usize, source: Box<AttachError> },
+    #[error(
+        "another subsystem, or another namespace, answers at the same address: several cores take one target"
+    )]
+    Apart,
     #[error("its reactor ended unexpectedly; this is a bug")]
     Gone,
 }
@@ -147,6 +163,8 @@ pub enum ExportError {
     NoNamespace(u32),
     #[error("namespace {0} is exported already")]
     Twice(u32),
+    #[error("namespace {0} is not one that controllers share, so one core alone can have it")]
+    NotShared(u32),
     #[error("no more than 255 namespaces can be exported at once")]
     TooMany,
     #[error("the export could not be made: {0}")]
@@ -218,68 +236,107 @@ enum Letter {
     Close,
 }
 
-/// The handle of an attached controller. Dropping it closes it.
+/// The handle of an attached controller, or of one for each core. Dropping it closes it.
 pub struct Attached {
-    letters: Sender<Letter>,
+    /// By core.
+    reactors: Vec<Running>,
     events: Receiver<HostEvent>,
+}
+
+/// The reactor of one core.
+struct Running {
+    letters: Sender<Letter>,
     description: Description,
-    thread: Option<JoinHandle<()>>,
+    thread: JoinHandle<()>,
 }
 
 impl Attached {
-    /// Connects to a controller on a reactor thread of its own. Waits until that is done; it is tried once.
+    /// Connects to a controller on a reactor thread of its own, for each core. Waits until that is done; it is tried once.
     ///
     /// # Errors
     /// Why it failed.
-    pub fn attach(options: AttachOptions) -> Result<Self, AttachError> {
+    ///
+    /// # Panics
+    /// If there is no core in the options.
+    pub fn attach(mut options: AttachOptions) -> Result<Self, AttachError> {
+        assert!(!options.cores.is_empty(), "cores are counted where they come from");
+        let count = options.cores.len();
+        options.host.one_of_cores |= count > 1;
         options.host.check()?;
-        let (letters, mailbox) = mailbox(MAILBOX_CAPACITY).map_err(AttachError::Thread)?;
-        let own = letters.clone();
-        let (ready, outcome) = sync_channel(1);
         let (event_sender, events) = sync_channel(EVENTS_CAPACITY);
-        let thread = thread::Builder::new()
-            .name("reactor".into())
-            .spawn(move || reactor::run(options, (own, mailbox), ready, event_sender))
-            .map_err(AttachError::Thread)?;
-        let description = outcome.recv().map_err(|_| AttachError::Gone)??;
-        Ok(Self { letters, events, description, thread: Some(thread) })
+        let mut attached = Self { reactors: Vec::with_capacity(count), events };
+        for number in 0..count {
+            let begun = Running::begin(&options, number, event_sender.clone());
+            attached.reactors.push(begun.map_err(|source| match number {
+                0 => source,
+                _ => AttachError::One { number, count, source: Box::new(source) },
+            })?);
+        }
+        if !attached.reactors.iter().skip(1).all(|other| cores::go_together(attached.description(), other)) {
+            return Err(AttachError::Apart);
+        }
+        Ok(attached)
     }
 
-    /// What became known when it was attached.
+    /// What became known when it was attached, on the first core.
+    ///
+    /// # Panics
+    /// Never: there is one core at least.
     #[must_use]
     pub fn description(&self) -> &Description {
-        &self.description
+        &self.reactors[0].description
     }
 
-    /// Exports a namespace: `make` runs in the reactor's thread, where its result then lives.
+    /// How many cores it has, each with a controller of its own.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        self.reactors.len()
+    }
+
+    /// Exports a namespace: `make` runs in the thread of the first core's reactor, where its result then lives.
     ///
     /// # Errors
     /// If there is no such namespace, it is exported already, or `make` fails.
     pub fn export(&self, nsid: u32, make: MakeExport) -> Result<(), ExportError> {
-        let (reply, answer) = sync_channel(1);
-        self.letters.send(Letter::Export { nsid, make, reply }).map_err(|_| ExportError::Gone)?;
-        answer.recv().map_err(|_| ExportError::Gone)?
+        self.reactors[0].export(nsid, make)
     }
 
-    /// How it is doing; nothing if its reactor does not answer.
+    /// Exports a namespace on several cores, in parts which share it: each is made and lives on the core of its place.
+    ///
+    /// # Errors
+    /// As [`Self::export`], and if the namespace is not one which controllers share.
+    ///
+    /// # Panics
+    /// If there are more parts than cores.
+    pub fn export_in_parts(
+        &self,
+        nsid: u32,
+        parts: impl IntoIterator<Item = MakeExport>,
+    ) -> Result<(), ExportError> {
+        let namespaces = &self.description().namespaces;
+        let is_private = |one: &Namespace| one.nsid == nsid && !one.shared;
+        if self.cores() > 1 && namespaces.iter().any(is_private) {
+            return Err(ExportError::NotShared(nsid));
+        }
+        parts.into_iter().enumerate().try_for_each(|(core, make)| self.reactors[core].export(nsid, make))
+    }
+
+    /// How it is doing: as the core does that fares worst. Nothing if a reactor does not answer.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
-        let (reply, answer) = sync_channel(1);
-        self.letters.send(Letter::Status(reply)).ok()?;
-        answer.recv_timeout(ANSWER_PATIENCE).ok()
+        let each: Option<Vec<_>> = self.reactors.iter().map(Running::status).collect();
+        each?.into_iter().reduce(Status::and)
     }
 
     /// Every connection made from now on authenticates by these secrets, and associations which stand do so again, beside
     /// their commands: [`HostEvent::Reauthenticated`], [`HostEvent::ReauthenticationFailed`] or [`HostEvent::Lost`]
-    /// follows for each. How many; nothing if its reactor does not answer.
+    /// follows for each. How many; nothing if a reactor does not answer.
     #[must_use]
-    pub fn rekey(&self, keys: Arc<Keys>) -> Option<usize> {
-        let (reply, answer) = sync_channel(1);
-        self.letters.send(Letter::Rekey { keys, reply }).ok()?;
-        answer.recv_timeout(ANSWER_PATIENCE).ok()
+    pub fn rekey(&self, keys: &Arc<Keys>) -> Option<usize> {
+        self.reactors.iter().map(|reactor| reactor.rekey(Arc::clone(keys))).sum()
     }
 
-    /// Waits for the next thing that happens to the association.
+    /// Waits for the next thing that happens to an association.
     ///
     /// # Errors
     /// When the time is over, or nothing will ever follow.
@@ -288,29 +345,74 @@ impl Attached {
     }
 
     /// From now on every new request fails at once, and those held because the connection is lost. So nobody
-    /// waits for a target that is dead while its exports are taken away.
+    /// waits for a target that is dead while its exports are taken away. Of several cores, a write that may still be
+    /// executed fails once it cannot be any more.
     pub fn fail_fast(&self) {
-        // A reactor that has ended fails everything as it is.
-        let _ = self.letters.send(Letter::FailFast);
+        for reactor in &self.reactors {
+            // One that has ended fails everything as it is.
+            let _ = reactor.letters.send(Letter::FailFast);
+        }
     }
 
-    /// Ends exports and association, and waits until that is done.
+    /// Ends exports and associations, and waits until that is done.
     pub fn close(mut self) {
         self.end();
     }
 
     fn end(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
-        let _ = self.letters.send(Letter::Close);
-        if thread.join().is_err() {
-            tracing::error!("the reactor ended by a panic");
+        for reactor in &self.reactors {
+            let _ = reactor.letters.send(Letter::Close);
         }
+        for reactor in self.reactors.drain(..) {
+            if reactor.thread.join().is_err() {
+                tracing::error!("the reactor ended by a panic");
+            }
+        }
+    }
+}
+
+impl Running {
+    /// Starts it, and waits for its first connection.
+    fn begin(
+        options: &AttachOptions,
+        number: usize,
+        events: SyncSender<HostEvent>,
+    ) -> Result<Self, AttachError> {
+        let (letters, mailbox) = mailbox(MAILBOX_CAPACITY).map_err(AttachError::Thread)?;
+        let own = letters.clone();
+        let (ready, outcome) = sync_channel(1);
+        let options = options.clone();
+        let thread = thread::Builder::new()
+            .name(if number == 0 { "reactor".into() } else { format!("reactor-{number}") })
+            .spawn(move || reactor::run(options, number, (own, mailbox), ready, events))
+            .map_err(AttachError::Thread)?;
+        let description = outcome.recv().map_err(|_| AttachError::Gone)??;
+        Ok(Self { letters, description, thread })
+    }
+
+    fn export(&self, nsid: u32, make: MakeExport) -> Result<(), ExportError> {
+        let (reply, answer) = sync_channel(1);
+        self.letters.send(Letter::Export { nsid, make, reply }).map_err(|_| ExportError::Gone)?;
+        answer.recv().map_err(|_| ExportError::Gone)?
+    }
+
+    fn status(&self) -> Option<Status> {
+        let (reply, answer) = sync_channel(1);
+        self.letters.send(Letter::Status(reply)).ok()?;
+        answer.recv_timeout(ANSWER_PATIENCE).ok()
+    }
+
+    fn rekey(&self, keys: Arc<Keys>) -> Option<usize> {
+        let (reply, answer) = sync_channel(1);
+        self.letters.send(Letter::Rekey { keys, reply }).ok()?;
+        answer.recv_timeout(ANSWER_PATIENCE).ok()
     }
 }
 
 impl fmt::Debug for Attached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attached").field("cntlid", &self.description.cntlid).finish_non_exhaustive()
+        let cntlids: Vec<_> = self.reactors.iter().map(|reactor| reactor.description.cntlid).collect();
+        f.debug_struct("Attached").field("cntlids", &cntlids).finish_non_exhaustive()
     }
 }
 

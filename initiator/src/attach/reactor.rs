@@ -17,7 +17,7 @@ use ironside_common::verbs::Token;
 
 use super::carrier::Carrier;
 use super::{
-    AttachError, AttachOptions, Carried, Context, Description, Export, ExportError, Letter, MakeExport,
+    AttachError, AttachOptions, Carried, Context, Core, Description, Export, ExportError, Letter, MakeExport,
     Provider, Site, Status,
 };
 use crate::host::{ConnectError, Counters, Host, HostEvent, HostOptions, Namespace};
@@ -36,6 +36,7 @@ type Ready = SyncSender<Result<Description, AttachError>>;
 /// Runs until it is asked to close, or the first connection fails.
 pub(super) fn run(
     options: AttachOptions,
+    number: usize,
     (own, mailbox): (Sender<Letter>, Mailbox<Letter>),
     ready: Ready,
     events: SyncSender<HostEvent>,
@@ -44,7 +45,9 @@ pub(super) fn run(
     // Nobody waits any more once the outcome is known.
     let report = |error| drop(failed.try_send(Err(error)));
     let reply = move |name, outcome| own.send(Letter::Computed { name, outcome }).is_ok();
-    let seats = Seats { computing: Computing::new(reply), mailbox, ready, events };
+    let core = options.cores[number];
+    let seats =
+        Seats { core, is_first: number == 0, computing: Computing::new(reply), mailbox, ready, events };
     let ended = match options.provider.by_adapters(&options.addresses()) {
         Ok(true) => by_adapter(&options, seats, adapters),
         Ok(false) => run_by(&options, seats, Carried::Software, software).map(drop),
@@ -71,8 +74,10 @@ fn by_adapter<C: Carrier>(
     run_by(options, seats, instead, software).map(drop)
 }
 
-/// What a reactor shares with other threads.
+/// Where a reactor runs, and what it shares with other threads.
 struct Seats {
+    core: Core,
+    is_first: bool,
     computing: Computing<JobName>,
     mailbox: Mailbox<Letter>,
     ready: Ready,
@@ -88,8 +93,9 @@ fn run_by<C: Carrier>(
 ) -> Result<Option<(Seats, ConnectError)>, AttachError> {
     let (mut ring, mut reactor) = HostReactor::new(options, seats, carried, carrier)?;
     run_reactor(&mut ring, &mut reactor)?;
-    let HostReactor { computing, mailbox, ready, events, unanswered, .. } = reactor;
-    Ok(unanswered.and_then(|why| Some((Seats { computing, mailbox, ready: ready?, events }, why))))
+    let HostReactor { core, is_first, computing, mailbox, ready, events, unanswered, .. } = reactor;
+    Ok(unanswered
+        .and_then(|why| Some((Seats { core, is_first, computing, mailbox, ready: ready?, events }, why))))
 }
 
 fn software(options: &AttachOptions, memory: &Rc<Memory>) -> Result<TcpSoft, AttachError> {
@@ -111,6 +117,9 @@ fn adapters(options: &AttachOptions, memory: &Rc<Memory>) -> Result<TcpSoft, Att
 }
 
 struct HostReactor<C> {
+    core: Core,
+    /// Of several cores: what all controllers tell alike, this one passes on.
+    is_first: bool,
     paths: Paths,
     /// By path: whether its first connection has failed, as long as none stands.
     has_failed: Vec<bool>,
@@ -159,11 +168,11 @@ enum Phase {
 impl<C: Carrier> HostReactor<C> {
     fn new(
         options: &AttachOptions,
-        Seats { computing, mailbox, ready, events }: Seats,
+        Seats { core, is_first, computing, mailbox, ready, events }: Seats,
         carried: Carried,
         carrier: impl FnOnce(&AttachOptions, &Rc<Memory>) -> Result<C, AttachError>,
     ) -> Result<(Ring, Self), AttachError> {
-        if let Some(core) = options.core {
+        if let Some(core) = core.number {
             pin_to_core(core).map_err(|source| AttachError::Core { core, source })?;
         }
         let memory = Memory::new();
@@ -178,6 +187,8 @@ impl<C: Carrier> HostReactor<C> {
         let now = clock::now();
         paths.start(&mut carrier, now);
         let reactor = Self {
+            core,
+            is_first,
             paths,
             has_failed: vec![false; addresses.len()],
             carrier,
@@ -337,8 +348,10 @@ impl<C: Carrier> HostReactor<C> {
             }
             HostEvent::Closed => tracing::info!(%nqn, address, "disconnected"),
         }
-        // A full channel has no reader who cares.
-        let _ = self.events.try_send(event);
+        if self.is_first || !matches!(event, HostEvent::Notified(_)) {
+            // A full channel has no reader who cares.
+            let _ = self.events.try_send(event);
+        }
         if self.paths.state() != self.state {
             (self.state, self.state_since) = (self.paths.state(), now);
         }
@@ -520,54 +533,14 @@ impl<C: Carrier> Tenant for HostReactor<C> {
         [self.paths.deadline(), self.carrier.deadline(), exports, closing].into_iter().flatten().min()
     }
 
+    fn polls(&self) -> bool {
+        self.core.polls
+    }
+
     fn finished(&self) -> bool {
         self.phase == Phase::Over
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-    use std::sync::mpsc::sync_channel;
-    use std::thread;
-
-    use ironside_common::reactor::mailbox;
-
-    use super::*;
-
-    /// Why there is no attachment, if whoever calls is hung up on. Software stands in the place of the adapter.
-    fn hung_up_on(provider: Provider) -> AttachError {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let nqn = "nqn.2014-08.org.example:a".parse().unwrap();
-        let host = HostOptions::new(address, nqn, nqn, uuid::Uuid::from_u128(7));
-        let options = AttachOptions { provider, buffers: Vec::new(), ..AttachOptions::new(host) };
-        let (_letters, mailbox) = mailbox(1).unwrap();
-        let computing = Computing::new(|_, _| false);
-        let ((ready, outcome), (events, _heard)) = (sync_channel(1), sync_channel(8));
-        let calls = thread::spawn(move || {
-            listener.incoming().map_while(|call| call.ok()?.peer_addr().ok()).take(2).count()
-        });
-        by_adapter(&options, Seats { computing, mailbox, ready, events }, software).unwrap();
-        let error = outcome.recv().unwrap().unwrap_err();
-        // Whoever still waits for the second call gets one.
-        drop(std::net::TcpStream::connect(address));
-        calls.join().unwrap();
-        error
-    }
-
-    #[test]
-    fn where_nobody_answers_by_the_adapter_software_is_tried_and_both_are_told_of() {
-        let error = hung_up_on(Provider::Auto);
-        assert!(matches!(error, AttachError::Neither { .. }), "{error:?}");
-        let said = error.to_string();
-        assert_eq!(said.matches("connecting the admin queue").count(), 2, "{said}");
-        assert!(said.contains("by the RDMA adapter on the way"), "{said}");
-    }
-
-    #[test]
-    fn an_adapter_that_was_demanded_is_all_that_is_tried() {
-        let error = hung_up_on(Provider::Ibv);
-        assert!(matches!(error, AttachError::Connect(ConnectError::Refused { .. })), "{error:?}");
-    }
-}
+mod tests;

@@ -1,6 +1,8 @@
 //! `ironside connect`: starts the process behind an attachment and waits until the volume can be used.
 use std::io::{BufRead, BufReader, Write};
+use std::num::NonZeroUsize;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use clap::Args;
@@ -14,7 +16,7 @@ use super::attachment::{Attachment, Directory, Entry, Order, Report, Specificati
 use super::error::CliError;
 use super::secrets::{Secrets, Source};
 use super::table;
-use crate::attach::Registration;
+use crate::attach::{Cores, Registration};
 use crate::paths::Policy;
 
 /// Attach a volume as a local device
@@ -39,9 +41,15 @@ pub(super) struct Arguments {
     /// Refuse writes
     #[arg(long, visible_alias = "readonly")]
     read_only: bool,
-    /// I/O queues
+    /// I/O queues, of each core
     #[arg(short = 'i', long, value_name = "NUMBER", default_value_t = 1)]
     nr_io_queues: u16,
+    /// The cores which serve it, each by connections of its own: how many (4), or which (0,2-3; one alone as 3-3)
+    #[arg(long, value_name = "CORES", default_value = "1")]
+    cores: Cores,
+    /// So many of these cores never sleep, so that no request waits for one to wake; each takes a whole processor
+    #[arg(short = 'P', long, value_name = "NUMBER", default_value_t = 0)]
+    nr_poll_queues: usize,
     /// Entries of each I/O queue
     #[arg(short = 'Q', long, value_name = "NUMBER", default_value_t = 128)]
     queue_size: u16,
@@ -154,11 +162,26 @@ fn specification(arguments: &Arguments) -> Result<Specification, CliError> {
         ctrl_loss_tmo: u64::try_from(arguments.ctrl_loss_tmo).ok().map(Duration::from_secs),
         fast_io_fail_tmo: u64::try_from(arguments.fast_io_fail_tmo).ok().map(Duration::from_secs),
         disable_sqflow: arguments.disable_sqflow,
+        cores: Some(arguments.cores.to_string()),
+        nr_poll_queues: arguments.nr_poll_queues,
         secrets: Source::default(),
     };
     // What makes no sense is said here rather than by a process in the background.
     specification.options().check()?;
+    check_cores(arguments)?;
     Ok(specification)
+}
+
+fn check_cores(arguments: &Arguments) -> Result<(), CliError> {
+    let cores = arguments.cores.0.len();
+    let there = thread::available_parallelism().map_or(usize::MAX, NonZeroUsize::get);
+    if cores > there {
+        return Err(CliError::TooManyCores { cores, there });
+    }
+    if arguments.nr_poll_queues > cores {
+        return Err(CliError::PollQueues { wanted: arguments.nr_poll_queues, cores });
+    }
+    Ok(())
 }
 
 /// What is attached already is not attached again. What a process that died has left, and waits for another, is to be
@@ -179,6 +202,9 @@ fn look_for_the_same(wanted: &mut Specification) -> Result<Option<String>, CliEr
     let left = same.iter().find(|entry| entry.is_recoverable());
     if let Some(before) = left.and_then(|entry| entry.attachment.as_ref()) {
         (wanted.via, wanted.read_only) = (before.specification.via, before.specification.read_only);
+        // A device has as many queues as it was made with.
+        wanted.cores.clone_from(&before.specification.cores);
+        wanted.nr_poll_queues = before.specification.nr_poll_queues;
     }
     // The lock on it goes with what was found, for the process that takes it over.
     Ok(left.map(Entry::name))

@@ -43,6 +43,12 @@ pub enum CliError {
     Secret(#[from] SecretsError),
     #[error("cannot find the address {traddr}: {source}")]
     Address { traddr: String, source: io::Error },
+    #[error("{cores} cores (--cores) are more than there are here: {there}")]
+    TooManyCores { cores: usize, there: usize },
+    #[error(
+        "{wanted} poll queues (-P) are more than cores: each is a core which never sleeps, and there are {cores} (--cores)"
+    )]
+    PollQueues { wanted: usize, cores: usize },
     #[error("this takes one address (-a)")]
     OneAddress,
     #[error("a port (-s) is given once for all addresses, or once for each")]
@@ -120,6 +126,8 @@ impl CliError {
             Self::Address { .. } => Class::Unreachable,
             Self::Secret(_)
             | Self::OneAddress
+            | Self::TooManyCores { .. }
+            | Self::PollQueues { .. }
             | Self::Ports
             | Self::SameAddress(_)
             | Self::TooManyAddresses
@@ -159,6 +167,7 @@ impl CliError {
         let remedy = match self {
             Self::Reported { remedy, .. } => return remedy.clone(),
             Self::Attach { options, source } => return remedy_of_attach(options, source),
+            Self::Export(ExportError::NotShared(_)) => "--cores 1",
             Self::AttachedAlready { .. } => "use that, or attach it twice with --duplicate-connect",
             Self::NoSuchAttachment(_) => "ironside list shows what is attached",
             Self::InUse { .. } => {
@@ -209,6 +218,11 @@ fn refused(options: &HostOptions, error: &AttachError) -> String {
 
 fn remedy_of_attach(options: &HostOptions, error: &AttachError) -> Option<String> {
     Some(match error {
+        AttachError::One { .. } => {
+            "each core takes a controller and connections of its own, of which the target may have a limit: fewer --cores"
+                .into()
+        }
+        AttachError::Apart => "name one target by its own address, or --cores 1".into(),
         AttachError::Connect(ConnectError::HostNotAllowed { .. }) => format!(
             "have the target admit it (ironside-target serve --allow-host {}), or come as another host with -q",
             options.host_nqn
@@ -254,6 +268,8 @@ fn class_of_attach(error: &AttachError) -> Class {
         AttachError::Connect(error) | AttachError::Neither { software: error, .. } => error,
         AttachError::Options(_) | AttachError::Provider(ProviderError::Mixed { .. }) => return Class::Usage,
         AttachError::Provider(ProviderError::NotOnTheWay { .. }) => return Class::Unreachable,
+        AttachError::One { source, .. } => return class_of_attach(source),
+        AttachError::Apart => return Class::Refused,
         _ => return Class::System,
     };
     match error {

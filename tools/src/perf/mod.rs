@@ -17,7 +17,7 @@ use ironside_common::identity::host_identity;
 use ironside_common::memory::SizeClass;
 use ironside_common::nvme::Nqn;
 use ironside_common::size::{Size, SizeError};
-use ironside_initiator::attach::{AttachOptions, Attached, Crc, Provider, Registration};
+use ironside_initiator::attach::{AttachOptions, Attached, Core, Crc, Provider, Registration};
 use ironside_initiator::host::HostOptions;
 use uuid::Uuid;
 
@@ -194,7 +194,7 @@ fn attach(args: &PerfArgs, address: SocketAddr, nqn: Nqn) -> anyhow::Result<Atta
         crc,
         provider: args.provider,
         registration: args.registration,
-        core: args.core,
+        cores: vec![Core { number: args.core, polls: false }],
         ..AttachOptions::new(host)
     };
     if !args.in_place {

@@ -24,7 +24,7 @@ use slab::Slab;
 
 use setup::Completions;
 pub use setup::RingError;
-pub use ublk::UblkCommand;
+pub use ublk::{UblkCommand, UblkTag};
 
 use super::clock;
 use crate::memory::{Memory, Region};

@@ -6,6 +6,7 @@ mod process;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use ironside_common::nvme::{self, Nqn, identify};
@@ -14,7 +15,7 @@ use uuid::Uuid;
 
 use super::error::Class;
 use super::secrets::{Given, Source};
-use crate::attach::{Carried, Crc, Provider, Registration};
+use crate::attach::{Carried, Core, Cores, Crc, Provider, Registration};
 use crate::host::{Controller, HostOptions, Namespace};
 use crate::paths::Policy;
 use crate::volume::Geometry;
@@ -124,6 +125,12 @@ pub(super) struct Specification {
     #[serde(default)]
     pub(super) fast_io_fail_tmo: Option<Duration>,
     pub(super) disable_sqflow: bool,
+    /// As they were written; one, where nothing was.
+    #[serde(default)]
+    pub(super) cores: Option<String>,
+    /// So many of them never sleep.
+    #[serde(default)]
+    pub(super) nr_poll_queues: usize,
     /// Where the secrets are to be found, which are written down nowhere else.
     #[serde(default)]
     pub(super) secrets: Source,
@@ -135,6 +142,14 @@ impl Specification {
         std::iter::once(self.address).chain(self.more_addresses.iter().copied())
     }
 
+    /// The cores it is served on: those that never sleep first.
+    pub(super) fn cores(&self) -> Vec<Core> {
+        let written = self.cores.as_deref().and_then(|text| Cores::from_str(text).ok());
+        let mut cores = written.map_or_else(|| vec![Core::default()], |Cores(cores)| cores);
+        cores.iter_mut().take(self.nr_poll_queues).for_each(|core| core.polls = true);
+        cores
+    }
+
     pub(super) fn options(&self) -> HostOptions {
         HostOptions {
             nr_io_queues: self.nr_io_queues,
@@ -144,6 +159,7 @@ impl Specification {
             ctrl_loss_tmo: self.ctrl_loss_tmo,
             fast_io_fail_tmo: self.fast_io_fail_tmo,
             disable_sqflow: self.disable_sqflow,
+            one_of_cores: self.cores().len() > 1,
             ..HostOptions::new(self.address, self.nqn, self.host_nqn, self.host_id)
         }
     }

@@ -79,6 +79,7 @@ fn connect(specification: &Specification, given: &Given) -> Result<Attached, Cli
         crc: specification.crc,
         provider: specification.provider,
         registration: specification.registration,
+        cores: specification.cores(),
         ..AttachOptions::new((*options).clone())
     };
     Attached::attach(attach).map_err(|source| CliError::Attach { options, source })
@@ -143,7 +144,7 @@ impl Daemon {
         setup::log_to(&claim.path().join("log")).map_err(system("opening the log"))?;
         let signals = setup::signals().map_err(system("asking for signals"))?;
         let (via, reason) = match before {
-            None => ways::decide(specification.via)?,
+            None => ways::decide(specification.via, specification.cores().len())?,
             Some(before) => (before.via, format!("{}, taken over", before.via.in_words())),
         };
         if via.makes_a_device() {
@@ -220,8 +221,9 @@ impl Daemon {
 
     /// Looks what became of the association. Its reactor writes the log.
     fn follow(&mut self) {
-        let (mut changed, mut lost) = (false, false);
+        let (mut changed, mut lost, mut over) = (false, false, false);
         while let Ok(event) = self.attached.next_event(Duration::ZERO) {
+            over |= matches!(event, HostEvent::Failed(_));
             changed |= matches!(event, HostEvent::Connected | HostEvent::NamespaceChanged(_));
             lost |= matches!(event, HostEvent::Lost(_) | HostEvent::AttemptFailed(_));
             self.note(event);
@@ -229,9 +231,18 @@ impl Daemon {
         if changed {
             self.condition();
         }
+        // What is over on one core is over on all: nobody is to have half a volume.
+        if over && self.attached.cores() > 1 && self.is_dead() {
+            self.attached.fail_fast();
+        }
         if lost && self.keys.is_some() {
             self.refresh_secrets();
         }
+    }
+
+    /// Whether a core has been given up.
+    fn is_dead(&self) -> bool {
+        self.attached.status().is_some_and(|status| status.state == State::Failed)
     }
 
     /// Keeps what others may ask for later.

@@ -29,7 +29,7 @@ impl Daemon {
         self.keys = Some(Arc::clone(&keys));
         // What happened before is not the answer.
         self.follow();
-        let Some(mut associations) = self.attached.rekey(keys) else {
+        let Some(mut associations) = self.attached.rekey(&keys) else {
             return failed("its reactor does not answer; the log may say why".into());
         };
         if associations == 0 {
@@ -61,7 +61,7 @@ impl Daemon {
                 info!("secrets have changed: attempts to connect go by those there are now");
                 self.keys = Some(Arc::clone(&keys));
                 // One that has just succeeded authenticates again.
-                let _associations = self.attached.rekey(keys);
+                let _associations = self.attached.rekey(&keys);
             }
             Ok(_) => {}
             Err(error) => warn!("secrets cannot be read again, those there were hold: {error}"),

@@ -19,6 +19,8 @@ pub(in crate::cli) struct Machine {
     loop_driver: bool,
     nbd: bool,
     fusermount: bool,
+    /// More than one core is to serve it.
+    several_cores: bool,
 }
 
 /// What keeps a way from being taken.
@@ -30,6 +32,8 @@ pub enum Lack {
     Missing { what: &'static str, remedy: &'static str },
     #[error("cannot be used: {0}")]
     Driver(String),
+    #[error("is served by one core alone")]
+    Cores,
 }
 
 impl Lack {
@@ -39,6 +43,7 @@ impl Lack {
         match self {
             Self::Root => "run it as root",
             Self::Missing { remedy, .. } => remedy,
+            Self::Cores => "--cores 1, or --via ublk or nbd",
             Self::Driver(_) => "load the driver (modprobe ublk_drv; Linux 6.5 or later)",
         }
     }
@@ -54,6 +59,7 @@ impl Machine {
             fuse: is_there("/dev/fuse"),
             loop_driver: is_there("/dev/loop-control"),
             nbd: is_there("/sys/module/nbd"),
+            several_cores: false,
             fusermount: std::env::split_paths(&places).any(|place| place.join("fusermount3").exists()),
         }
     }
@@ -64,6 +70,12 @@ impl Machine {
         let fuse =
             || missing("/dev/fuse", "load the driver (modprobe fuse; in a container, hand in /dev/fuse)");
         match via {
+            // The kernel's NBD client gives up a connection which does not answer for 30 seconds, if it has others, and
+            // sends what that had again by them; it may be told of a longer time, but takes as long then to send again what
+            // a process had that died.
+            Via::Fuse | Via::FuseFile | Via::NbdDevice | Via::VhostUserBlk if self.several_cores => {
+                Some(Lack::Cores)
+            }
             Via::Auto | Via::Nbd | Via::VhostUserBlk => None,
             Via::FuseFile if !self.fuse => fuse(),
             Via::FuseFile if !self.root && !self.fusermount => {
@@ -98,12 +110,13 @@ impl Machine {
     }
 }
 
-/// The way to be taken, and why in words for people.
+/// The way to be taken, for so many cores, and why in words for people.
 ///
 /// # Errors
 /// If the way asked for is not open here.
-pub(super) fn decide(wanted: Via) -> Result<(Via, String), CliError> {
-    let machine = Machine::this();
+pub(super) fn decide(wanted: Via, cores: usize) -> Result<(Via, String), CliError> {
+    let this = || Machine { several_cores: cores > 1, ..Machine::this() };
+    let machine = this();
     let module = match wanted {
         Via::Ublk => Some("ublk_drv"),
         Via::NbdDevice => Some("nbd"),
@@ -114,7 +127,7 @@ pub(super) fn decide(wanted: Via) -> Result<(Via, String), CliError> {
         Some(module) if machine.root && machine.lacks(wanted).is_some() => {
             let mut modprobe = Command::new("modprobe");
             let _ = modprobe.args(["-q", module]).stdin(Stdio::null()).stdout(Stdio::null()).status();
-            decide_on(wanted, &Machine::this())
+            decide_on(wanted, &this())
         }
         _ => decide_on(wanted, &machine),
     }
@@ -135,7 +148,8 @@ mod tests {
     use super::*;
 
     fn machine() -> Machine {
-        Machine { root: true, without_ublk: None, fuse: true, loop_driver: true, nbd: true, fusermount: true }
+        let (root, fuse, loop_driver, nbd, fusermount) = (true, true, true, true, true);
+        Machine { root, without_ublk: None, fuse, loop_driver, nbd, fusermount, several_cores: false }
     }
 
     #[test]
@@ -149,6 +163,11 @@ mod tests {
         assert_eq!(via, Via::NbdDevice);
         assert!(reason.contains("fuse takes /dev/fuse, which is missing"), "{reason}");
         assert_eq!(Machine { fuse: false, nbd: false, ..without }.best().0, Via::Nbd);
+        let several =
+            Machine { without_ublk: Some("there is none".into()), several_cores: true, ..machine() };
+        let (via, reason) = several.best();
+        assert_eq!(via, Via::Nbd);
+        assert!(reason.contains("fuse is served by one core alone; nbd-device is served"), "{reason}");
         let (via, reason) = Machine { root: false, ..machine() }.best();
         assert_eq!(via, Via::Nbd);
         assert!(reason.contains("ublk takes root; fuse takes root; nbd-device takes root"), "{reason}");
@@ -170,6 +189,10 @@ mod tests {
         }
         let (error, remedy) = refused(Via::Fuse, Machine { fuse: false, ..machine() });
         assert!(error.contains("/dev/fuse") && remedy.contains("modprobe fuse"), "{error}: {remedy}");
+        for via in [Via::Fuse, Via::FuseFile, Via::NbdDevice, Via::VhostUserBlk] {
+            let (error, remedy) = refused(via, Machine { several_cores: true, ..machine() });
+            assert!(error.contains("one core alone") && remedy.contains("--cores 1"), "{error}: {remedy}");
+        }
         let alone = Machine { root: false, fusermount: false, ..machine() };
         assert!(refused(Via::FuseFile, alone.clone()).1.contains("fuse3"));
         assert!(decide_on(Via::FuseFile, &Machine { fusermount: true, ..alone }).is_ok());

@@ -15,7 +15,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use server::Server;
+pub use server::{Part, Server};
 
 use crate::volume::Geometry;
 

@@ -2,15 +2,19 @@
 //!
 //! A connection is *hot* while its socket is read each turn; before the reactor sleeps it goes *cold*: the
 //! ring watches it, and it is left alone until the ring says that something came.
+//!
+//! Where several cores serve an export, the first has the listening socket and hands clients over by message, each core in
+//! its turn. A connection stays where it was seated.
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::TrySendError;
 use std::time::Duration;
 
-use ironside_common::reactor::Timer;
+use ironside_common::reactor::{Mailbox, Sender, Timer, mailbox, source};
 use ironside_common::time::Time;
 use ironside_common::verbs::Token;
 use nix::poll::PollFlags;
@@ -22,7 +26,7 @@ use crate::attach::{Context, Export};
 use crate::export::Listener;
 use crate::volume::{Completed, Geometry};
 
-/// Clients at once. More are turned away.
+/// Clients of one core at once. More are turned away.
 const CONNECTIONS: u16 = 64;
 /// Reads from one socket in one turn, so that one client cannot hold up the others.
 const READS_A_TURN: usize = 4;
@@ -34,13 +38,21 @@ const LISTENER: u16 = u16::MAX;
 const WRITABLE: u16 = 1 << 15;
 const _: () = assert!(CONNECTIONS < WRITABLE);
 
-/// One volume as an NBD export.
+/// Clients handed over to a core which it has not seated yet; one that finds no room stays where it called.
+const UNSEATED: usize = 64;
+
+/// One volume as an NBD export, or the part of it that one core serves.
 pub struct Server {
     /// Gone once the export is to end.
     listener: Option<Listener>,
     listener_state: Watch,
-    /// A client which was handed over, until it has its place.
+    /// The kernel, which was handed over, until it has its place.
     handed: Option<UnixStream>,
+    /// Clients which another core hands over.
+    incoming: Option<Mailbox<UnixStream>>,
+    /// To those cores which are handed clients, and whose turn it is; last it is this one's.
+    others: Vec<Sender<UnixStream>>,
+    turn: usize,
     closing: bool,
     parameters: Arc<Parameters>,
     links: Vec<Option<Link>>,
@@ -67,17 +79,45 @@ struct Link {
     full: bool,
 }
 
-impl Server {
-    /// Serves a volume of these parameters to whoever connects.
-    #[must_use]
-    pub fn new(listener: Listener, parameters: Parameters) -> Self {
-        Self { clients: listener.clients(), listener: Some(listener), ..Self::to(None, parameters) }
-    }
+/// What one core needs for its part of an export; may move to its thread.
+pub struct Part {
+    listener: Option<Listener>,
+    incoming: Option<Mailbox<UnixStream>>,
+    others: Vec<Sender<UnixStream>>,
+    clients: Arc<AtomicUsize>,
+    parameters: Parameters,
+}
 
+impl Part {
+    /// For each of so many cores, one at least: the first is to have the listening socket.
+    ///
+    /// # Errors
+    /// When the system gives no mailbox.
+    pub fn of_each(listener: Listener, parameters: Parameters, cores: usize) -> io::Result<Vec<Self>> {
+        let clients = listener.clients();
+        let mailboxes: Vec<_> = (1..cores).map(|_| mailbox(UNSEATED)).collect::<io::Result<_>>()?;
+        let (others, mailboxes): (Vec<_>, Vec<_>) = mailboxes.into_iter().unzip();
+        let part = |listener, incoming, others| {
+            let (clients, parameters) = (Arc::clone(&clients), parameters.clone());
+            Self { listener, incoming, others, clients, parameters }
+        };
+        let first = part(Some(listener), None, others);
+        let rest = mailboxes.into_iter().map(|mailbox| part(None, Some(mailbox), Vec::new()));
+        Ok(std::iter::once(first).chain(rest).collect())
+    }
+}
+
+impl Server {
     /// Serves a volume to one client alone, which is connected and knows what it is: the kernel.
     #[must_use]
     pub fn handed(client: UnixStream, parameters: Parameters) -> Self {
         Self::to(Some(client), parameters)
+    }
+
+    /// The part of one core, made in its thread.
+    #[must_use]
+    pub fn of(Part { listener, incoming, others, clients, parameters }: Part) -> Self {
+        Self { listener, incoming, others, clients, ..Self::to(None, parameters) }
     }
 
     fn to(handed: Option<UnixStream>, parameters: Parameters) -> Self {
@@ -86,6 +126,9 @@ impl Server {
             listener: None,
             listener_state: Watch::Hot,
             handed,
+            incoming: None,
+            others: Vec::new(),
+            turn: 0,
             closing: false,
             parameters: Arc::new(parameters),
             links: (0..CONNECTIONS).map(|_| None).collect(),
@@ -101,15 +144,32 @@ impl Server {
             self.seat(socket, Connection::agreed(parameters, piece_size));
             return true;
         }
+        if let Some(socket) = self.incoming.as_mut().and_then(Mailbox::receive) {
+            self.seat(socket, Connection::new(parameters, piece_size));
+            return true;
+        }
         let Some(listener) = self.listener.as_ref().filter(|_| self.listener_state == Watch::Hot) else {
             return false;
         };
         match listener.socket.accept() {
             Ok((socket, _)) => {
-                self.seat(socket, Connection::new(parameters, piece_size));
+                if let Some(socket) = self.hand_over(socket) {
+                    self.seat(socket, Connection::new(parameters, piece_size));
+                }
                 true
             }
             Err(_) => false,
+        }
+    }
+
+    /// Gives a client to the core whose turn it is; gives it back if it is this one's.
+    fn hand_over(&mut self, socket: UnixStream) -> Option<UnixStream> {
+        let turn = self.turn;
+        self.turn = (turn + 1) % (self.others.len() + 1);
+        let Some(other) = self.others.get(turn) else { return Some(socket) };
+        match other.try_send(socket) {
+            Ok(()) => None,
+            Err(TrySendError::Full(socket) | TrySendError::Disconnected(socket)) => Some(socket),
         }
     }
 
@@ -153,7 +213,10 @@ impl Export for Server {
     }
 
     fn on_ring(&mut self, _context: &mut Context<'_>, token: Token, _result: i32) {
-        if token.slot == LISTENER {
+        if token.qpair & 0xFF == source::MAILBOX {
+            // Gone, if it is closing.
+            self.incoming.iter_mut().for_each(Mailbox::on_ring);
+        } else if token.slot == LISTENER {
             self.listener_state = Watch::Hot;
         } else if let Some(link) = self.link(token.slot & !WRITABLE, token.generation) {
             // Whatever the result, the next try tells what is the matter.
@@ -171,6 +234,10 @@ impl Export for Server {
             let token = context.token(LISTENER, 0);
             context.ring.poll_once(listener.socket.as_fd(), PollFlags::POLLIN, token);
             self.listener_state = Watch::Cold;
+        }
+        if let Some(incoming) = &mut self.incoming {
+            let slot = context.mailbox_slot();
+            incoming.arm(context.ring, slot);
         }
         for (link, slot) in self.links.iter_mut().zip(0..) {
             if let Some(link) = link {
@@ -190,7 +257,8 @@ impl Export for Server {
     }
 
     fn close(&mut self, context: &mut Context<'_>) -> bool {
-        self.listener = None;
+        // Who has not been seated by now is hung up on.
+        (self.listener, self.incoming) = (None, None);
         if !std::mem::replace(&mut self.closing, true) {
             self.patience.set(context.now + PATIENCE);
         }

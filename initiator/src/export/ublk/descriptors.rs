@@ -9,8 +9,11 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use super::wire::Descriptor;
 
 const PAGE: usize = 4096;
+/// Bytes from one queue's table to the next: as many as the largest queue the driver knows, of 4096 requests, would take.
+const TABLE_MAX: i64 = 4096 * size_of::<Descriptor>() as i64;
+const _: () = assert!(TABLE_MAX % PAGE as i64 == 0);
 
-/// The table of queue 0, mapped.
+/// The table of one queue, mapped.
 pub(super) struct Descriptors {
     base: NonNull<Descriptor>,
     length: NonZeroUsize,
@@ -21,14 +24,15 @@ pub(super) struct Descriptors {
 unsafe impl Send for Descriptors {}
 
 impl Descriptors {
-    /// Maps it, for so many requests, from the device's control side.
-    pub(super) fn map(device: impl AsFd, count: u16) -> io::Result<Self> {
+    /// Maps that of a queue, for so many requests, from the device's control side.
+    pub(super) fn map(device: impl AsFd, queue: u16, count: u16) -> io::Result<Self> {
         let bytes = usize::from(count) * size_of::<Descriptor>();
         let length = NonZeroUsize::new(bytes.next_multiple_of(PAGE))
             .ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
+        let at = i64::from(queue) * TABLE_MAX;
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe { mmap(None, length, ProtFlags::PROT_READ, flags, device, 0) }?;
+        let base = unsafe { mmap(None, length, ProtFlags::PROT_READ, flags, device, at) }?;
         Ok(Self { base: base.cast(), length, count })
     }
 

@@ -58,18 +58,19 @@ pub struct Device {
 }
 
 impl Device {
-    /// Makes a device for a volume, not started yet, and what the reactor needs to serve it.
+    /// Makes a device for a volume, not started yet, and what reactors need to serve it: a queue for each of so many, or
+    /// fewer where the machine has fewer processors.
     ///
     /// # Errors
     /// When there is no driver that can, or it refuses.
-    pub fn add(geometry: Geometry, mark: u64) -> Result<(Self, Parts), UblkError> {
+    pub fn add(geometry: Geometry, mark: u64, queues: u16) -> Result<(Self, Vec<Parts>), UblkError> {
         if geometry.block_size > BLOCK_MAX {
             return Err(UblkError::BlockSize(geometry.block_size));
         }
         let mut control = Control::open().map_err(UblkError::Open)?;
         let features = features(&mut control)?;
         let wanted = DeviceInfo {
-            queues: 1,
+            queues,
             queue_depth: QUEUE_DEPTH,
             buffer_size: buffer_size(geometry),
             flags: NEEDED,
@@ -89,24 +90,28 @@ impl Device {
         }
     }
 
-    fn prepare(&mut self, geometry: Geometry, info: DeviceInfo) -> Result<Parts, UblkError> {
+    fn prepare(&mut self, geometry: Geometry, info: DeviceInfo) -> Result<Vec<Parts>, UblkError> {
         let set = self.control.set_parameters(self.number, Parameters::new(geometry, info.buffer_size));
         set.map_err(self.failed("setting its parameters"))?;
         self.parts(info)
     }
 
-    /// Opens what the reactor needs.
-    fn parts(&self, info: DeviceInfo) -> Result<Parts, UblkError> {
+    /// Opens what reactors need, by queue. The driver has the device opened once alone.
+    fn parts(&self, info: DeviceInfo) -> Result<Vec<Parts>, UblkError> {
         let path = self.server_path();
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let device = opened.map_err(failed(path.clone(), "opening it"))?;
-        let mapped = Descriptors::map(&device, info.queue_depth);
-        let descriptors = mapped.map_err(failed(path, "mapping its requests"))?;
         let (queue_depth, buffer_size) = (info.queue_depth, info.buffer_size);
-        Ok(Parts { device: device.into(), descriptors, queue_depth, buffer_size })
+        let part = |queue| {
+            let mapped = Descriptors::map(&device, queue, queue_depth);
+            let descriptors = mapped.map_err(failed(path.clone(), "mapping its requests"))?;
+            let device = device.try_clone().map_err(failed(path.clone(), "opening it"))?;
+            Ok(Parts { device: device.into(), queue, descriptors, queue_depth, buffer_size })
+        };
+        (0..info.queues).map(part).collect()
     }
 
-    /// Has the block device appear. The reactor serves it already: the kernel looks for partitions.
+    /// Has the block device appear. Reactors serve it already: the kernel looks for partitions.
     ///
     /// # Errors
     /// When the driver refuses, or the volume does not answer in time.
@@ -115,11 +120,11 @@ impl Device {
     }
 
     /// The device which carries this mark, made by a process that is no more, for this process to serve.
-    /// [`Self::resume`] follows once the reactor does.
+    /// [`Self::resume`] follows once reactors do.
     ///
     /// # Errors
     /// When there is no such device, its process has not ended, or the volume has become one that does not go with it.
-    pub fn take_over(geometry: Geometry, mark: u64) -> Result<(Self, Parts), UblkError> {
+    pub fn take_over(geometry: Geometry, mark: u64) -> Result<(Self, Vec<Parts>), UblkError> {
         let mut control = Control::open().map_err(UblkError::Open)?;
         let features = features(&mut control)?;
         let info = find(&mut control, mark).ok_or(UblkError::Gone)?;

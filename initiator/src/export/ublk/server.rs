@@ -1,11 +1,11 @@
-//! The reactor's half: one command for each tag waits in the ring for a request, whose data lies in the tag's own buffer.
+//! The reactor's half, of one queue: one command for each tag waits in the ring for a request, whose data lies in the tag's own buffer.
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ironside_common::memory::{Memory, Region};
-use ironside_common::reactor::{RingFile, UblkCommand};
+use ironside_common::reactor::{RingFile, UblkCommand, UblkTag};
 use ironside_common::verbs::{Sge, Token};
 use tracing::error;
 
@@ -14,9 +14,10 @@ use super::wire::Request;
 use crate::attach::{Context, Export};
 use crate::volume::{self, Completed, IoError};
 
-/// What the reactor needs for its half; may move to its thread.
+/// What a reactor needs for its half; may move to its thread.
 pub struct Parts {
     pub(super) device: OwnedFd,
+    pub(super) queue: u16,
     pub(super) descriptors: Descriptors,
     pub(super) queue_depth: u16,
     pub(super) buffer_size: u32,
@@ -27,6 +28,7 @@ pub struct Ublk {
     device: Arc<OwnedFd>,
     /// Once the ring knows it.
     file: Option<RingFile>,
+    queue: u16,
     descriptors: Descriptors,
     buffer_size: u32,
     lkey: u32,
@@ -51,13 +53,14 @@ impl Ublk {
     /// # Errors
     /// When there is no memory for buffers.
     pub fn new(parts: Parts, memory: &Memory) -> io::Result<Self> {
-        let Parts { device, descriptors, queue_depth, buffer_size } = parts;
+        let Parts { device, queue, descriptors, queue_depth, buffer_size } = parts;
         let depth = usize::from(queue_depth);
         // Taken from the system only as it is used.
         let region = Region::new(depth * buffer_size as usize)?;
         Ok(Self {
             device: Arc::new(device),
             file: None,
+            queue,
             descriptors,
             buffer_size,
             lkey: memory.register(region),
@@ -76,7 +79,7 @@ impl Ublk {
         let file = *self.file.get_or_insert_with(|| context.ring.add_file(Arc::clone(&self.device)));
         let buffer = self.buffer(context.memory, tag, self.buffer_size);
         let token = context.token(tag, 0);
-        context.ring.ublk(file, command, tag, buffer, token);
+        context.ring.ublk(file, command, UblkTag { queue: self.queue, tag }, buffer, token);
         self.tags[usize::from(tag)] = Tag::Kernel;
     }
 

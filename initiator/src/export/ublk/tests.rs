@@ -21,6 +21,8 @@ use crate::volume::{Completed, IoError, Operation};
 
 const DEPTH: u16 = 8;
 const BUFFER: u32 = 65536;
+/// From one queue's table to the next, as the driver has it (`UBLK_MAX_QUEUE_DEPTH` descriptors of 24 bytes).
+const TABLE: u64 = 4096 * 24;
 
 /// A served device whose driver is the test.
 struct World {
@@ -36,11 +38,12 @@ impl World {
     fn new() -> Self {
         let table: OwnedFd = memfd_create(c"requests", MFdFlags::MFD_CLOEXEC).unwrap();
         let table = File::from(table);
-        table.set_len(4096).unwrap();
+        table.set_len(2 * TABLE).unwrap();
         let memory = Memory::new();
         let parts = Parts {
             device: table.try_clone().unwrap().into(),
-            descriptors: Descriptors::map(&table, DEPTH).unwrap(),
+            queue: 1,
+            descriptors: Descriptors::map(&table, 1, DEPTH).unwrap(),
             queue_depth: DEPTH,
             buffer_size: BUFFER,
         };
@@ -64,7 +67,7 @@ impl World {
     /// The kernel brings a request.
     fn bring(&mut self, tag: u16, operation_and_flags: u32, sectors: u32, start_sector: u64) {
         let descriptor = Descriptor { operation_and_flags, sectors, start_sector, address: 0 };
-        self.table.write_all_at(descriptor.as_bytes(), u64::from(tag) * 24).unwrap();
+        self.table.write_all_at(descriptor.as_bytes(), TABLE + u64::from(tag) * 24).unwrap();
         self.hear(tag, 0);
     }
 

@@ -13,13 +13,13 @@ use std::time::Duration;
 use ironside_common::size::Size;
 use tracing::{info, warn};
 
-use crate::attach::{Attached, Description, Export, Site};
+use crate::attach::{Attached, Description, Export, MakeExport, Site};
 use crate::cli::attachment::{Attachment, Claim, MOUNT, Specification, Via, VolumeFacts};
 use crate::cli::error::CliError;
 use crate::export::Listener;
 use crate::export::fuse::{Fuse, Mount};
 use crate::export::loop_device::LoopDevice;
-use crate::export::nbd::{Parameters, Server};
+use crate::export::nbd::{Parameters, Part, Server};
 use crate::export::nbd_device::NbdDevice;
 use crate::export::ublk::{Device, Parts, Ublk, UblkError};
 use crate::export::usage::{self, Use};
@@ -68,7 +68,8 @@ impl Offer {
         match via {
             Via::Ublk => {
                 let mark = claim.mark()?;
-                let (mut device, parts) = Device::add(geometry, mark)?;
+                let queues = u16::try_from(attached.cores()).expect("cores are counted");
+                let (mut device, parts) = Device::add(geometry, mark, queues)?;
                 if let Err(error) = Self::ublk(attached, nsid, parts, || device.start()) {
                     attached.fail_fast();
                     remove(&mut device);
@@ -128,6 +129,10 @@ impl Offer {
             Self::NbdDevice { device, size }
         } else {
             let (mut device, parts) = Device::take_over(geometry, mark)?;
+            // One for each core, as it was made, unless somebody else has made it.
+            if parts.len() > attached.cores() {
+                return Err(CliError::NotRecoverable { name: before.name.clone() });
+            }
             Self::ublk(attached, nsid, parts, || device.resume())?;
             Self::Ublk { device, size }
         };
@@ -135,14 +140,17 @@ impl Offer {
         Ok(offer)
     }
 
-    /// Serves a device, and has it begin once it is served.
+    /// Serves a device, each queue on a core, and has it begin once it is served.
     fn ublk(
         attached: &Attached,
         nsid: u32,
-        parts: Parts,
+        parts: Vec<Parts>,
         begin: impl FnOnce() -> Result<(), UblkError>,
     ) -> Result<(), CliError> {
-        attached.export(nsid, Box::new(move |site| Ok(Box::new(Ublk::new(parts, site.memory)?))))?;
+        let queue = |parts: Parts| -> MakeExport {
+            Box::new(move |site| Ok(Box::new(Ublk::new(parts, site.memory)?)))
+        };
+        attached.export_in_parts(nsid, parts.into_iter().map(queue))?;
         Ok(begin()?)
     }
 
@@ -150,7 +158,9 @@ impl Offer {
         let failed = |source| CliError::Socket { path: path.to_owned(), source };
         let listener = Listener::bind(path).map_err(failed)?;
         let clients = listener.clients();
-        attached.export(nsid, Box::new(move |_| Ok(Box::new(Server::new(listener, parameters)))))?;
+        let parts = Part::of_each(listener, parameters, attached.cores()).map_err(failed)?;
+        let part = |part: Part| -> MakeExport { Box::new(move |_| Ok(Box::new(Server::of(part)))) };
+        attached.export_in_parts(nsid, parts.into_iter().map(part))?;
         Ok(Self::Nbd { socket: path.to_owned(), clients })
     }
 

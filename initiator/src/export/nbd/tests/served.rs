@@ -7,8 +7,8 @@ use std::thread;
 
 use super::world::{client_flags, info_data, option, parameters, request};
 use crate::export::Listener;
-use crate::export::nbd::Server;
 use crate::export::nbd::wire::{command, option as number};
+use crate::export::nbd::{Part, Server};
 use crate::export::tests::{GEOMETRY, Running};
 
 struct Served {
@@ -22,7 +22,8 @@ impl Served {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nbd.sock");
         let at = path.clone();
-        let running = Running::start(move |_| Server::new(Listener::bind(&at).unwrap(), parameters()));
+        let part = move || Part::of_each(Listener::bind(&at).unwrap(), parameters(), 1).unwrap().remove(0);
+        let running = Running::start(move |_| Server::of(part()));
         Self { path, running, _directory: directory }
     }
 
@@ -131,4 +132,25 @@ fn a_client_which_is_handed_over_needs_no_words_before_its_first_request() {
     // It ends with the export, whether its client has said farewell or not.
     assert!(running.end()[4096..8192].iter().all(|&byte| byte == 0x5A));
     assert_eq!(kernel.read(&mut [0; 1]).unwrap(), 0, "hung up on");
+}
+
+#[test]
+fn clients_of_an_export_in_parts_are_seated_in_turn_and_stay_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nbd.sock");
+    let parts = Part::of_each(Listener::bind(&path).unwrap(), parameters(), 2).unwrap();
+    // Each has a volume of its own here, which shows by whom a client is served.
+    let running: Vec<_> = parts.into_iter().map(|part| Running::start(move |_| Server::of(part))).collect();
+    let mut clients: Vec<_> = (0..4).map(|_| connect(&path)).collect();
+    for round in 1..4 {
+        for (client, offset) in clients.iter_mut().zip((0..).step_by(4096)) {
+            client.write_all(&request(command::WRITE, 0, round, offset, 4096)).unwrap();
+            client.write_all(&[round as u8; 4096]).unwrap();
+            expect_done(client, round);
+        }
+    }
+    drop(clients);
+    let written = |bytes: Vec<u8>| [0, 1, 2, 3].map(|client| bytes[client * 4096..][..4096] == [3; 4096]);
+    let seen: Vec<_> = running.into_iter().map(|one| written(one.end())).collect();
+    assert_eq!(seen, [[false, true, false, true], [true, false, true, false]]);
 }
