@@ -10,6 +10,8 @@ mod copies;
 #[cfg(test)]
 mod cores;
 #[cfg(test)]
+mod cycles;
+#[cfg(test)]
 mod files;
 #[cfg(test)]
 mod library;

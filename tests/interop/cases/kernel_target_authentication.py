@@ -1,7 +1,11 @@
-"""DH-HMAC-CHAP: our initiator against the kernel's target, which asks for keys, with every group the case names."""
+"""DH-HMAC-CHAP: our initiator against the kernel's target, with every group the case names, and with other keys under I/O."""
 
+import os
+import shutil
 import subprocess
+from types import SimpleNamespace
 
+from peer.initiator import Attached
 from peer.target import free_port
 
 NQN = "nqn.2026-01.org.example:kernel"
@@ -31,12 +35,20 @@ def run(lab):
             step "serving $agreed"
             until_released "after-${agreed% *}"
         done
+        echo -n "hmac(sha256)" > "$of_host/dhchap_hash"
+        echo -n null > "$of_host/dhchap_dhgroup"
+        step "serving under I/O"
+        until_released attached
+        echo -n "$OTHER" > "$of_host/dhchap_key"
+        step "another key"
+        until_released rekeyed
         """,
         forward=(port, 4420),
         NQN=NQN,
         HOST=HOST,
         KEY=files["host"].read_text().strip(),
         CONTROLLER=files["controller"].read_text().strip(),
+        OTHER=files["other"].read_text().strip(),
     )
 
     def ask(*secrets):
@@ -60,4 +72,34 @@ def run(lab):
             status, said = ask(*good, "--dhchap-ctrl-secret-file", files["other"])
             assert status == 4 and "does not know the controller secret" in said, said
         guest.release(f"after-{hash_name}")
+    another_key_under_io(lab, guest, port, files)
+    status, said = ask(*good)
+    assert status in (3, 4) and "do not have the same key" in said, said
+    guest.release("rekeyed")
     lab.finish(guest, expected=r"nvmet|nvme")
+
+
+def another_key_under_io(lab, guest, port, files):
+    """The target gets another key for this host while it reads and writes, and then the host."""
+    key = lab.place / "attached.key"
+    shutil.copy(files["host"], key)
+    target = SimpleNamespace(nqn=NQN, address=("127.0.0.1", port), port=port)
+    secrets = ["--dhchap-secret-file", key, "--dhchap-ctrl-secret-file", files["controller"]]
+    source, back = lab.place / "source", lab.place / "back"
+    source.write_bytes(os.urandom(8 << 20))
+    guest.wait_step("serving under I/O")
+    with Attached(lab.programs["ironside"], target, "--via", "nbd", "-q", HOST, *secrets) as attached:
+        uri = f"nbd+unix:///?socket={attached.device}"
+        writing = subprocess.Popen(["nbdcopy", source, uri])
+        guest.release("attached")
+        guest.wait_step("another key")
+        shutil.copy(files["other"], key)
+        name = attached.device.split("/")[-2]
+        said = attached.run("rekey", name)
+        assert "2 queues have authenticated again" in said or "goes on" in said, said
+        assert writing.wait() == 0, "writing failed meanwhile"
+        # The target is larger than what was written.
+        reading = subprocess.run(["nbdcopy", uri, back])
+        assert reading.returncode == 0 and back.read_bytes()[: 8 << 20] == source.read_bytes(), "other bytes"
+        (device,) = (device for device in attached.list() if device["DevicePath"] == attached.device)
+        assert device["State"] == "live" and device["Reason"] is None, device

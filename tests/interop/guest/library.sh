@@ -217,9 +217,12 @@ attach_ours() {
     keep attached.json "$IRONSIDE" connect "$@" -o json -c 1 --via "${VIA:-fuse}"
     device=$(sed -n 's/.*"DevicePath": "\(.*\)".*/\1/p' /tmp/said)
 }
-# Kills the process behind the one attachment there is, and waits until it is gone.
-kill_attachment() {
+# Kills the process behind the one attachment there is; and kill_attachment waits until it is gone.
+shoot_attachment() {
     kill -9 "$("$IRONSIDE" list -o json | sed -n 's/.*"Process": \([0-9]*\).*/\1/p')" || fail "nothing to kill"
+}
+kill_attachment() {
+    shoot_attachment
     wait_until 'flock -n /run/ironside/vol0/lock true'
 }
 detach_ours() { must "$IRONSIDE" disconnect -d "$device"; }

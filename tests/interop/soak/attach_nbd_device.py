@@ -2,6 +2,7 @@
 
 # What the kernel's client says of connections that end, and of requests which wait for 30 seconds.
 EXPECTED = "nbd|I/O error|Buffer I/O"
+ROUND_WITHIN_S = 30
 
 
 def run(lab, rounds=2):
@@ -61,6 +62,7 @@ def run(lab, rounds=2):
         programs=("target", "ironside"),
         NQN="nqn.2026-01.org.example:nbd-device",
         ROUNDS=rounds,
+        timeout_s=ROUND_WITHIN_S * (rounds + 60),
         expected=EXPECTED,
     )
     assert guest.json("list")["Devices"] == [], guest.said("list")

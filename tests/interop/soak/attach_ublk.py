@@ -1,5 +1,7 @@
 """`ironside` by the ublk driver: what the kernel is told, fio, ext4, killed under load and recovered, read-only, nothing left."""
 
+ROUND_WITHIN_S = 30
+
 
 # Without rounds, one kill has to do.
 def run(lab, rounds=0):
@@ -74,6 +76,7 @@ def run(lab, rounds=0):
         programs=("target", "ironside"),
         NQN="nqn.2026-01.org.example:ublk",
         ROUNDS=rounds,
+        timeout_s=ROUND_WITHIN_S * (rounds + 60),
         expected="ublk|I/O error|Buffer I/O",
     )
     assert guest.json("list")["Devices"] == [], guest.said("list")
