@@ -107,7 +107,7 @@ fn a_namespace_goes_under_load_and_comes_back() {
     let bench = Reloading::new(&["a", "b"]);
     let (stays, goes) = (bench.connect(1), bench.connect(2));
     let descriptors = bench.descriptors();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let load = scope.spawn(|| while reads(&goes) {});
         let others = scope.spawn(|| (0..20).all(|_| reads(&stays)));
         let said = bench.change("", &["a"]);

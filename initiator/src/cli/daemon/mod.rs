@@ -23,7 +23,7 @@ use tracing::{info, warn};
 use self::offer::Offer;
 pub(super) use self::ways::{Lack, Machine};
 use super::attachment::{
-    self, Answer, Attachment, Claim, Condition, Order, PathCondition, Question, Report, Specification,
+    self, Answer, Attachment, Claim, Condition, Order, PathCondition, Question, Report, Specification, Via,
     VolumeFacts, listen,
 };
 use super::error::CliError;
@@ -143,6 +143,11 @@ impl Daemon {
         let system = |doing| move |source| CliError::System { doing, source };
         setup::log_to(&claim.path().join("log")).map_err(system("opening the log"))?;
         let signals = setup::signals().map_err(system("asking for signals"))?;
+        // Already to look whether there is ublk takes an io_uring.
+        let asked = before.map_or(specification.via, |before| before.via);
+        if asked == Via::Auto || asked.makes_a_device() {
+            setup::become_flusher();
+        }
         let (via, reason) = match before {
             None => ways::decide(specification.via, specification.cores().len())?,
             Some(before) => (before.via, format!("{}, taken over", before.via.in_words())),

@@ -46,13 +46,17 @@ pub(super) fn signals() -> io::Result<SignalFd> {
     Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?)
 }
 
-/// The kernel may want memory, and to get it wants to write to a device which this very process serves: so it
-/// must not have to wait for memory itself. Called before there are other threads, which inherit the first
-/// half.
-pub(super) fn protect_memory() {
+/// What this process needs memory for starts no writing back, which could be of the very data that it is to write. Called
+/// before there are other threads, and before any io_uring has workers of the kernel's: they inherit it.
+pub(super) fn become_flusher() {
     if let Err(error) = configure_io_flusher_behavior(true) {
         info!("not treated as an I/O flusher, which takes CAP_SYS_RESOURCE: {error}");
     }
+}
+
+/// The kernel may want memory, and to get it wants to write to a device which this very process serves: so it
+/// must not have to wait for memory itself.
+pub(super) fn protect_memory() {
     // Who kills this process to get memory gets none, and loses what waits to be written.
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-1000") {
         info!("not spared when memory runs out, which takes CAP_SYS_RESOURCE: {error}");
