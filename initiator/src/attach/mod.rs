@@ -147,7 +147,7 @@ pub enum AttachError {
     Core { core: usize, source: io::Error },
     /// Of several cores.
     #[error("core {number} of {count} got no controller of its own: {source}")]
-    One { number: usize, count: usize, source: Box<AttachError> },
+    One { number: usize, count: usize, source: Box<Self> },
     #[error(
         "another subsystem, or another namespace, answers at the same address: several cores take one target"
     )]
