@@ -17,15 +17,15 @@ use crate::throttle::Limit;
 #[derive(Debug, thiserror::Error)]
 pub enum DraftError {
     #[error("there is no subsystem {0}")]
-    NoSubsystem(Nqn),
+    NoSubsystem(Box<Nqn>),
     #[error("subsystem {0} is there already")]
-    SubsystemThere(Nqn),
+    SubsystemThere(Box<Nqn>),
     #[error("subsystem {0} has no namespace {1}")]
-    NoNamespace(Nqn, u32),
+    NoNamespace(Box<Nqn>, u32),
     #[error("subsystem {0} has a namespace {1} already")]
-    NamespaceThere(Nqn, u32),
+    NamespaceThere(Box<Nqn>, u32),
     #[error("subsystem {0} has no number left for a namespace")]
-    NoNumberLeft(Nqn),
+    NoNumberLeft(Box<Nqn>),
     #[error("there is no bdev {0}")]
     NoBdev(String),
     #[error("bdev {0} is there already")]
@@ -82,7 +82,7 @@ impl Draft {
     /// If there is none.
     pub fn namespace(&self, nqn: &Nqn, nsid: u32) -> Result<&Namespace, DraftError> {
         let found = self.subsystem(nqn)?.namespaces.iter().find(|one| one.nsid == nsid);
-        found.ok_or(DraftError::NoNamespace(*nqn, nsid))
+        found.ok_or_else(|| DraftError::NoNamespace(Box::new(*nqn), nsid))
     }
 
     /// Adds a bdev.
@@ -136,7 +136,7 @@ impl Draft {
     /// If there is one of that name, or the configuration would not be right.
     pub fn add_subsystem(&mut self, nqn: &Nqn, entries: Entries) -> Result<(), DraftError> {
         if self.index_of(nqn).is_ok() {
-            return Err(DraftError::SubsystemThere(*nqn));
+            return Err(DraftError::SubsystemThere(Box::new(*nqn)));
         }
         let all = [("nqn", nqn.as_str().into())].into_iter().chain(entries).collect();
         let unnamed = self.config.subsystems.iter().position(|one| one.nqn.is_none()).zip(self.unnamed);
@@ -172,11 +172,11 @@ impl Draft {
         let namespaces = &self.config.subsystems[index].namespaces;
         let is_free = |number: &u32| namespaces.iter().all(|one| one.nsid != *number);
         let nsid = match nsid {
-            Some(nsid) if !is_free(&nsid) => return Err(DraftError::NamespaceThere(*nqn, nsid)),
+            Some(nsid) if !is_free(&nsid) => return Err(DraftError::NamespaceThere(Box::new(*nqn), nsid)),
             Some(nsid) => nsid,
             None => {
                 let mut all = 1..=crate::catalog::NSID_MAX;
-                all.find(is_free).ok_or(DraftError::NoNumberLeft(*nqn))?
+                all.find(is_free).ok_or_else(|| DraftError::NoNumberLeft(Box::new(*nqn)))?
             }
         };
         let all = [("nsid", i64::from(nsid).into())].into_iter().chain(entries).collect();
@@ -329,13 +329,13 @@ impl Draft {
 
     fn index_of(&self, nqn: &Nqn) -> Result<usize, DraftError> {
         let is_it = |one: &Subsystem| self.name_of(one) == Some(*nqn);
-        self.config.subsystems.iter().position(is_it).ok_or(DraftError::NoSubsystem(*nqn))
+        self.config.subsystems.iter().position(is_it).ok_or_else(|| DraftError::NoSubsystem(Box::new(*nqn)))
     }
 
     fn place_of(&self, nqn: &Nqn, nsid: u32) -> Result<(usize, usize), DraftError> {
         let index = self.index_of(nqn)?;
         let at = self.config.subsystems[index].namespaces.iter().position(|one| one.nsid == nsid);
-        Ok((index, at.ok_or(DraftError::NoNamespace(*nqn, nsid))?))
+        Ok((index, at.ok_or_else(|| DraftError::NoNamespace(Box::new(*nqn), nsid))?))
     }
 
     fn bdev_index(&self, name: &str) -> Result<usize, DraftError> {

@@ -89,7 +89,7 @@ impl Client {
         let mut piece = vec![0; 64 << 10];
         loop {
             let nonsense = |error: FrameError| CtlError::Answer(error.to_string());
-            if let Some(answer) = self.framer.next().map_err(nonsense)? {
+            if let Some(answer) = self.framer.take().map_err(nonsense)? {
                 return Ok(answer);
             }
             match self.stream.read(&mut piece) {

@@ -51,7 +51,7 @@ impl Framer {
     ///
     /// # Errors
     /// If what comes is no request.
-    pub fn next(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
+    pub fn take(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
         if self.seen == 0 {
             let blank = self.bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
             self.bytes.drain(..blank);
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     fn all(framer: &mut Framer) -> Vec<String> {
-        std::iter::from_fn(|| framer.next().unwrap()).map(|one| String::from_utf8(one).unwrap()).collect()
+        std::iter::from_fn(|| framer.take().unwrap()).map(|one| String::from_utf8(one).unwrap()).collect()
     }
 
     #[test]
@@ -118,11 +118,11 @@ mod tests {
         for text in ["5", "\"a\"", "x", "]", "{}7"] {
             let mut framer = Framer::default();
             framer.push(text.as_bytes());
-            let ended = std::iter::repeat_with(|| framer.next()).find(|one| !matches!(one, Ok(Some(_))));
+            let ended = std::iter::repeat_with(|| framer.take()).find(|one| !matches!(one, Ok(Some(_))));
             assert_eq!(ended, Some(Err(FrameError::NoRequest)), "{text}");
         }
         let mut endless = Framer::default();
         endless.push(&vec![b'['; REQUEST_BYTES_MAX]);
-        assert_eq!(endless.next(), Err(FrameError::TooLarge));
+        assert_eq!(endless.take(), Err(FrameError::TooLarge));
     }
 }

@@ -181,7 +181,7 @@ impl Client {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
         let ended = self.receive(now)?;
-        match self.framer.next() {
+        match self.framer.take() {
             Ok(Some(request)) => {
                 self.answer = answer(&request).unwrap_or_default();
                 self.taken = 0;
