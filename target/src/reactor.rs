@@ -18,7 +18,7 @@ use ironside_common::provider::both::Both;
 use ironside_common::provider::ibv::Incoming;
 use ironside_common::provider::soft::{self, Interest, Soft};
 use ironside_common::provider::tcp::{TcpDialer, TcpWire};
-use ironside_common::reactor::{Mailbox, Ring, RingError, Sender, Tenant, run, source};
+use ironside_common::reactor::{Mailbox, Poll, Ring, RingError, Sender, Tenant, run, source};
 use ironside_common::time::Time;
 use ironside_common::verbs::{Kind, Sge, Token};
 
@@ -66,6 +66,7 @@ pub struct Parts {
     pub group: poll_group::Settings,
     pub provider: soft::Settings,
     pub io_poll: IoPoll,
+    pub poll: Poll,
     pub huge_pages: HugePages,
     pub catalog: Arc<Catalog>,
     pub mailbox: Mailbox<Letter>,
@@ -137,6 +138,7 @@ struct Reactor {
     buffers_are_locked: bool,
     /// When to look for media which are not served any more, while there are some.
     retire_at: Option<Time>,
+    poll: Poll,
     /// Who waits for commands to end whose way has.
     settling: Vec<mpsc::Sender<()>>,
 }
@@ -183,7 +185,7 @@ impl Post {
 
 impl Reactor {
     fn new(parts: Parts, ring: &mut Ring, memory: Rc<Memory>, pool: Rc<Pool>) -> Result<Self, ReactorError> {
-        let Parts { group, provider, io_poll, catalog, mailbox, reactors, keeper, .. } = parts;
+        let Parts { group, provider, io_poll, poll, catalog, mailbox, reactors, keeper, .. } = parts;
         let depth = usize::from(group.queue_depth);
         let mut backends = Backends::new(Rc::clone(&memory), depth);
         if io_poll == IoPoll::Auto {
@@ -216,6 +218,7 @@ impl Reactor {
             #[cfg(feature = "ibv")]
             buffers_are_locked: false,
             retire_at: None,
+            poll,
             settling: Vec::new(),
         };
         #[cfg(feature = "ibv")]
@@ -370,6 +373,10 @@ impl Tenant for Reactor {
         let deadlines =
             [self.group.deadline(), self.group.provider().deadline(), self.post.retry, self.retire_at];
         deadlines.into_iter().flatten().min()
+    }
+
+    fn poll(&self) -> Poll {
+        self.poll
     }
 
     fn finished(&self) -> bool {

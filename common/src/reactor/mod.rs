@@ -9,7 +9,7 @@ mod run;
 pub mod source;
 mod timer;
 
-pub use idle::{Idle, Next};
+pub use idle::{Idle, Next, Poll, PollError};
 pub use mailbox::{Mailbox, Sender, mailbox};
 pub use pin::pin_to_core;
 pub use ring::{Flags, Ring, RingError, RingFile, UblkCommand, UblkTag};

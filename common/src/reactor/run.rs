@@ -1,7 +1,7 @@
 //! The loop of one reactor.
 use std::time::Duration;
 
-use super::{Idle, Next, Ring, RingError, clock};
+use super::{Idle, Next, Poll, Ring, RingError, clock};
 use crate::time::Time;
 use crate::verbs::Token;
 
@@ -23,10 +23,9 @@ pub trait Tenant {
     /// When the next turn is due at the latest.
     fn deadline(&self) -> Option<Time>;
 
-    /// Whether the loop is never to sleep, but to look on for as long as it lives: no request waits for it to wake, at the
-    /// price of a whole core.
-    fn polls(&self) -> bool {
-        false
+    /// How the loop is to wait for work, from its beginning on.
+    fn poll(&self) -> Poll {
+        Poll::Adaptive
     }
 
     /// Whether the loop may end.
@@ -40,14 +39,14 @@ pub trait Tenant {
 /// # Errors
 /// When the ring itself fails; operations fail by their completion.
 pub fn run<T: Tenant>(ring: &mut Ring, tenant: &mut T) -> Result<(), RingError> {
-    let mut idle = Idle::default();
+    let mut idle = Idle::new(tenant.poll());
     while !tenant.finished() {
         let now = clock::now();
         if turn(ring, tenant, now)? {
             idle.worked();
             continue;
         }
-        if tenant.polls() || idle.idled(now) == Next::Spin {
+        if idle.idled(now) == Next::Spin {
             std::hint::spin_loop();
             continue;
         }
@@ -106,7 +105,7 @@ mod tests {
         sum: u32,
         ticks: u32,
         wakes: u32,
-        polls: bool,
+        poll: Poll,
         finished: bool,
     }
 
@@ -141,8 +140,8 @@ mod tests {
             self.timer.deadline()
         }
 
-        fn polls(&self) -> bool {
-            self.polls
+        fn poll(&self) -> Poll {
+            self.poll
         }
 
         fn finished(&self) -> bool {
@@ -151,14 +150,14 @@ mod tests {
     }
 
     /// Counts in a thread of its own what it is sent now and then: the sum, and how often it ticked and was woken.
-    fn count(polls: bool) -> (u32, u32, u32) {
+    fn count(poll: Poll) -> (u32, u32, u32) {
         let (sender, mailbox) = mailbox(4).unwrap();
         let mut timer = Timer::unset();
         timer.set(Time::ZERO);
         let reactor = thread::spawn(move || {
             let mut ring = Ring::new(8, Memory::new()).unwrap();
             // The receiver is plain data until here; the ring never leaves this thread.
-            let mut tenant = Counter { mailbox, timer, sum: 0, ticks: 0, wakes: 0, polls, finished: false };
+            let mut tenant = Counter { mailbox, timer, sum: 0, ticks: 0, wakes: 0, poll, finished: false };
             run(&mut ring, &mut tenant).unwrap();
             (tenant.sum, tenant.ticks, tenant.wakes)
         });
@@ -175,14 +174,16 @@ mod tests {
 
     #[test]
     fn messages_and_timers_are_served_until_the_tenant_is_finished() {
-        let (sum, ticks, _) = count(false);
-        assert_eq!(sum, 499_500);
-        assert!(ticks > 0);
+        for poll in [Poll::Adaptive, Poll::Never] {
+            let (sum, ticks, _) = count(poll);
+            assert_eq!(sum, 499_500);
+            assert!(ticks > 0);
+        }
     }
 
     #[test]
     fn one_that_polls_is_never_woken_and_misses_nothing() {
-        let (sum, ticks, wakes) = count(true);
+        let (sum, ticks, wakes) = count(Poll::Always);
         assert_eq!((sum, wakes), (499_500, 0));
         assert!(ticks > 0);
     }

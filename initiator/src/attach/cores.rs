@@ -3,6 +3,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use ironside_common::nvme::identify;
+use ironside_common::reactor::Poll;
 
 use super::{Description, Running, Status};
 use crate::host::Namespace;
@@ -17,8 +18,8 @@ pub const CORES_MAX: usize = 64;
 pub struct Core {
     /// Its number; any core will do, if not given.
     pub number: Option<usize>,
-    /// It never sleeps: requests wait for nobody to wake, at the price of a whole core.
-    pub polls: bool,
+    /// How it waits for work.
+    pub poll: Poll,
 }
 
 /// Whether the controller of another core is one of the same subsystem as the first one's, by an identifier of its own, with
@@ -123,7 +124,7 @@ impl FromStr for Cores {
                 if cores.iter().any(|core| core.number == Some(number)) {
                     return Err(CoresError::Twice(number));
                 }
-                cores.push(Core { number: Some(number), polls: false });
+                cores.push(Core { number: Some(number), ..Core::default() });
             }
         }
         Ok(Self(cores))

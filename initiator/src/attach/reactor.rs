@@ -10,7 +10,7 @@ use ironside_common::provider::ibv::{Ibv, Library};
 use ironside_common::provider::soft::{self, Soft};
 use ironside_common::provider::tcp::{TcpDialer, TcpSoft};
 use ironside_common::reactor::{
-    Mailbox, Ring, Sender, Tenant, clock, pin_to_core, run as run_reactor, source,
+    Mailbox, Poll, Ring, Sender, Tenant, clock, pin_to_core, run as run_reactor, source,
 };
 use ironside_common::time::Time;
 use ironside_common::verbs::Token;
@@ -533,8 +533,8 @@ impl<C: Carrier> Tenant for HostReactor<C> {
         [self.paths.deadline(), self.carrier.deadline(), exports, closing].into_iter().flatten().min()
     }
 
-    fn polls(&self) -> bool {
-        self.core.polls
+    fn poll(&self) -> Poll {
+        self.core.poll
     }
 
     fn finished(&self) -> bool {

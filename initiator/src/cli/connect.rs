@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ironside_common::nvme::Nqn;
+use ironside_common::reactor::Poll;
 use ironside_common::size::Size;
 use serde_json::json;
 use zeroize::Zeroizing;
@@ -69,6 +70,9 @@ pub(super) struct Arguments {
     /// Which of several paths a request takes
     #[arg(long, value_name = "POLICY", default_value = "queue-depth")]
     iopolicy: Policy,
+    /// How to wait for work: always looking, adaptive (looking while that pays, then asleep), or never looking
+    #[arg(long, value_name = "always|adaptive|never", default_value_t)]
+    poll: Poll,
     /// Attach it even if it is attached already
     #[arg(short = 'D', long)]
     duplicate_connect: bool,
@@ -150,6 +154,7 @@ fn specification(arguments: &Arguments) -> Result<Specification, CliError> {
         host_nqn: options.host_nqn,
         host_id: options.host_id,
         crc: arguments.target.crc,
+        poll: arguments.poll,
         provider: arguments.target.provider,
         registration: arguments.registration,
         nsid: arguments.nsid,

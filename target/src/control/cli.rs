@@ -8,6 +8,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use ironside_common::memory::HugePages;
 use ironside_common::nvme::Nqn;
+use ironside_common::reactor::Poll;
 
 use super::config::{
     Config, ConfigError, Crc, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX, HostKey, HostLimits, Hosts,
@@ -114,6 +115,9 @@ struct Flags {
     /// Poll drives for completions: auto (those whose driver has queues for it) or off.
     #[arg(long, value_name = "auto|off", default_value = "auto")]
     io_poll: IoPoll,
+    /// How threads wait for work: always looking, adaptive (looking while that pays, then asleep), or never looking.
+    #[arg(long, value_name = "always|adaptive|never", default_value_t)]
+    poll: Poll,
     /// Huge pages set aside for buffers and memory namespaces: off, auto (of 2 MiB, if they are there), 2MiB or 1GiB.
     #[arg(long, value_name = "off|auto|2MiB|1GiB", default_value = "off")]
     huge_pages: HugePages,
@@ -222,6 +226,7 @@ impl Flags {
             limits: self.limits.unwrap_or_default(),
             crc: self.crc,
             io_poll: self.io_poll,
+            poll: self.poll,
             huge_pages: self.huge_pages,
             drain_timeout_s: self.drain_timeout,
             state_directory: self.state_dir,

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use ironside_common::auth::{Group, Hash};
 use ironside_common::memory::HugePages;
 use ironside_common::nvme::Nqn;
+use ironside_common::reactor::Poll;
 use uuid::Uuid;
 
 use crate::catalog::Access;
@@ -57,6 +58,8 @@ pub struct Config {
     pub limits: Limits,
     pub crc: Crc,
     pub io_poll: IoPoll,
+    /// How reactors wait for work.
+    pub poll: Poll,
     /// Where buffers and memory namespaces lie.
     pub huge_pages: HugePages,
     /// Seconds the media have to answer what is under way when the target stops.

@@ -75,6 +75,7 @@ fn keep_fixed(served: &Served, config: &mut Config) -> Vec<String> {
     keep(config.queue_depth != now.queue_depth, "queue-depth");
     keep(config.crc != now.crc, "crc");
     keep(config.io_poll != now.io_poll, "io-poll");
+    keep(config.poll != now.poll, "poll");
     keep(config.huge_pages != now.huge_pages, "huge-pages");
     keep(config.drain_timeout_s != now.drain_timeout_s, "drain-timeout");
     keep(config.state_directory != now.state_directory, "state-dir");
@@ -88,6 +89,7 @@ fn keep_fixed(served: &Served, config: &mut Config) -> Vec<String> {
     config.queue_depth = now.queue_depth;
     config.crc = now.crc;
     config.io_poll = now.io_poll;
+    config.poll = now.poll;
     config.huge_pages = now.huge_pages;
     config.drain_timeout_s = now.drain_timeout_s;
     config.state_directory.clone_from(&now.state_directory);

@@ -23,6 +23,7 @@ pub fn render(config: &Config) -> String {
     };
     root["crc"] = value(crc);
     root["io-poll"] = value(if config.io_poll == IoPoll::Auto { "auto" } else { "off" });
+    root["poll"] = value(config.poll.to_string());
     let pages = match config.huge_pages {
         HugePages::Off => "off",
         HugePages::Auto => "auto",
@@ -215,6 +216,7 @@ mod tests {
             reactors = 3
             crc = "peer"
             io-poll = "off"
+            poll = "never"
             huge-pages = "2MiB"
             state-dir = "/x"
             control = "/run/c"

@@ -60,6 +60,7 @@ impl Reactors {
                 group,
                 provider,
                 io_poll: config.io_poll,
+                poll: config.poll,
                 huge_pages: config.huge_pages,
                 catalog: Arc::clone(catalog),
                 mailbox,

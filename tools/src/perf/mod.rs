@@ -16,6 +16,7 @@ use clap::{Args, ValueEnum};
 use ironside_common::identity::host_identity;
 use ironside_common::memory::SizeClass;
 use ironside_common::nvme::Nqn;
+use ironside_common::reactor::Poll;
 use ironside_common::size::{Size, SizeError};
 use ironside_initiator::attach::{AttachOptions, Attached, Core, Crc, Provider, Registration};
 use ironside_initiator::host::HostOptions;
@@ -93,6 +94,9 @@ pub(crate) struct PerfArgs {
     /// Use buffers of this program's own, registered where they lie, instead of the attachment's
     #[arg(long)]
     in_place: bool,
+    /// How to wait for the target: always looking, adaptive, or never looking
+    #[arg(long, value_name = "always|adaptive|never", default_value_t)]
+    poll: Poll,
     /// Core to run on
     #[arg(long)]
     core: Option<usize>,
@@ -194,7 +198,7 @@ fn attach(args: &PerfArgs, address: SocketAddr, nqn: Nqn) -> anyhow::Result<Atta
         crc,
         provider: args.provider,
         registration: args.registration,
-        cores: vec![Core { number: args.core, polls: false }],
+        cores: vec![Core { number: args.core, poll: args.poll }],
         ..AttachOptions::new(host)
     };
     if !args.in_place {

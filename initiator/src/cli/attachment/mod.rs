@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ironside_common::nvme::{self, Nqn, identify};
+use ironside_common::reactor::Poll;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -110,6 +111,8 @@ pub(super) struct Specification {
     #[serde(with = "text")]
     pub(super) host_id: Uuid,
     pub(super) crc: Crc,
+    #[serde(with = "text", default)]
+    pub(super) poll: Poll,
     #[serde(default)]
     pub(super) provider: Provider,
     #[serde(default)]
@@ -146,7 +149,8 @@ impl Specification {
     pub(super) fn cores(&self) -> Vec<Core> {
         let written = self.cores.as_deref().and_then(|text| Cores::from_str(text).ok());
         let mut cores = written.map_or_else(|| vec![Core::default()], |Cores(cores)| cores);
-        cores.iter_mut().take(self.nr_poll_queues).for_each(|core| core.polls = true);
+        cores.iter_mut().for_each(|core| core.poll = self.poll);
+        cores.iter_mut().take(self.nr_poll_queues).for_each(|core| core.poll = Poll::Always);
         cores
     }
 

@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 use ironside_common::memory::HugePages;
 use ironside_common::nvme::Nqn;
+use ironside_common::reactor::Poll;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::catalog::{ANA_GROUP_MAX, Access, CNTLIDS, NSID_MAX};
 
-const TOP: [&str; 13] = [
+const TOP: [&str; 14] = [
     "listen",
     "provider",
     "reactors",
@@ -30,6 +31,7 @@ const TOP: [&str; 13] = [
     "limits",
     "crc",
     "io-poll",
+    "poll",
     "huge-pages",
     "drain-timeout",
     "state-dir",
@@ -94,6 +96,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
         limits: resources::limits(&top)?,
         crc: top.parsed::<Crc>("crc")?.unwrap_or_default(),
         io_poll: top.parsed::<IoPoll>("io-poll")?.unwrap_or_default(),
+        poll: top.parsed::<Poll>("poll")?.unwrap_or_default(),
         huge_pages: top.parsed::<HugePages>("huge-pages")?.unwrap_or_default(),
         drain_timeout_s: top
             .number("drain-timeout", 1, DRAIN_TIMEOUT_S_MAX)?

@@ -345,6 +345,7 @@ impl Root {
             limits,
             crc: super::Crc::default(),
             io_poll: super::IoPoll::default(),
+            poll: super::Poll::default(),
             huge_pages: ironside_common::memory::HugePages::default(),
             drain_timeout_s: DRAIN_TIMEOUT_S_DEFAULT,
             state_directory: None,

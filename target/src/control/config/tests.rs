@@ -47,6 +47,7 @@ fn everything_said_in_a_file_can_be_said_by_flags() {
         queue-depth = 1024
         crc = "peer"
         io-poll = "off"
+        poll = "always"
         huge-pages = "1GiB"
         drain-timeout = 5
         state-dir = "/var/lib/other"
@@ -75,7 +76,7 @@ fn everything_said_in_a_file_can_be_said_by_flags() {
     );
     let flags = from_flags(
         "--listen 192.0.2.1 --listen [2001:db8::1]:4421 --listen [::1] --reactors 2 --queue-depth 1024 --crc peer \
-         --io-poll off --huge-pages 1GiB --drain-timeout 5 --state-dir /var/lib/other --nqn nqn.2014-08.org.example:a --serial S1 \
+         --io-poll off --poll always --huge-pages 1GiB --drain-timeout 5 --state-dir /var/lib/other --nqn nqn.2014-08.org.example:a --serial S1 \
          --allow-host nqn.2014-08.org.example:h1 --allow-host nqn.2014-08.org.example:h2 \
          --namespace disk.img,size=1GiB,lba=4096,read-only,uuid=6f9619ff-8b86-d011-b42d-00cf4fc964ff \
          --host-limit iops=500,burst=0s --namespace ram:1MiB,bandwidth=1GiB --namespace null:1T,lba=512",
@@ -107,6 +108,7 @@ fn a_wrong_type_or_value_is_told_with_its_line_and_key() {
     assert!(refused("reactors = -1").contains("between 1 and 64, not -1"));
     assert!(refused("crc = \"maybe\"").contains("none of on, off and peer"));
     assert!(refused("io-poll = \"on\"").contains("neither auto nor off"));
+    assert!(refused("poll = \"often\"").contains("none of always, adaptive and never"));
     assert!(refused("huge-pages = \"4MiB\"").contains("none of off, auto, 2MiB and 1GiB"));
     assert!(refused("listen = [\"localhost\"]").contains("not an address"));
     assert!(refused("listen = [\"127.0.0.1:0\"]").contains("name the port"));

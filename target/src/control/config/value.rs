@@ -9,6 +9,7 @@ use ironside_common::auth::{GroupError, HashError};
 use ironside_common::memory::HugePagesError;
 use ironside_common::nvme::NqnError;
 use ironside_common::nvme::log_page::AnaState;
+use ironside_common::reactor::PollError;
 use ironside_common::size::{self, SizeError};
 
 use super::{Backing, DEFAULT_PORT, Namespace, limit};
@@ -31,6 +32,8 @@ pub enum ValueError {
     Crc(String),
     #[error("`{0}` is neither auto nor off")]
     IoPoll(String),
+    #[error(transparent)]
+    Poll(#[from] PollError),
     #[error(transparent)]
     HugePages(#[from] HugePagesError),
     #[error("`{0}` is none of auto, ibv and iwarp")]
