@@ -6,6 +6,7 @@ pub mod control;
 pub mod controller;
 pub mod ctl;
 pub mod limits;
+pub mod metrics;
 pub mod poll_group;
 pub mod qpair;
 pub mod reactor;

@@ -115,6 +115,25 @@ pub fn serve(parts: Parts, started: impl FnOnce()) -> Result<(), ReactorError> {
     }
 }
 
+/// What each reactor has, in their order.
+///
+/// # Errors
+/// If one has ended.
+pub fn survey(reactors: &[Sender<Letter>]) -> io::Result<Vec<Survey>> {
+    let (asking, answers) = mpsc::channel();
+    for reactor in reactors {
+        // One that is gone does not answer, which is found below.
+        let _ = reactor.send(Letter::Survey(asking.clone()));
+    }
+    drop(asking);
+    let mut surveys: Vec<Survey> = answers.iter().collect();
+    if surveys.len() < reactors.len() {
+        return Err(io::Error::other("a reactor has failed"));
+    }
+    surveys.sort_by_key(|survey| survey.reactor);
+    Ok(surveys)
+}
+
 fn in_words(unanswered: &[Unanswered]) -> String {
     let one = |one: &Unanswered| {
         let Unanswered { subsystem, nsid, commands } = one;

@@ -35,6 +35,8 @@ pub enum ServeError {
     Control(#[from] ControlError),
     #[error("cannot listen at {0}{hint}", hint = listen_hint(.0, .1))]
     Listen(SocketAddr, #[source] io::Error),
+    #[error("metrics cannot be told at {0}{hint}", hint = listen_hint(.0, .1))]
+    Metrics(SocketAddr, #[source] io::Error),
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
     #[error("signals cannot be waited for")]

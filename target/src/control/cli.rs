@@ -1,6 +1,7 @@
 //! The command line of `ironside-target`.
 use std::ffi::OsString;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -13,7 +14,7 @@ use ironside_common::reactor::Poll;
 use super::config::{
     Config, ConfigError, Crc, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX, HostKey, HostLimits, Hosts,
     IoPoll, Listen, Namespace, Provider, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX, Serial,
-    Subsystem,
+    Subsystem, metrics_address,
 };
 use super::devices::Format;
 use super::source::Source;
@@ -129,6 +130,9 @@ struct Flags {
     /// JSON-RPC.
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
+    /// Tell what it counts by HTTP, for Prometheus, at /metrics of this address: port 9420 unless it names one.
+    #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = metrics_address)]
+    metrics: Option<SocketAddr>,
     /// Where to keep what must outlive the process.
     #[arg(long, value_name = "DIRECTORY")]
     state_dir: Option<PathBuf>,
@@ -231,6 +235,7 @@ impl Flags {
             drain_timeout_s: self.drain_timeout,
             state_directory: self.state_dir,
             control: self.control,
+            metrics: self.metrics,
             bdevs: Vec::new(),
             subsystems: if is_empty { Vec::new() } else { vec![subsystem] },
         };

@@ -28,10 +28,13 @@ pub use bdev::{Bdev, BdevName};
 pub use check::{Conflict, Place};
 pub use error::{ConfigError, Problem};
 pub use limit::HostLimits;
+pub use value::metrics_address;
 pub use value::{BlockSize, Crc, IoPoll, Listen, Provider, Serial, Size, ValueError};
 
 /// Where NVMe over RDMA is served unless said otherwise (IANA: nvme).
 pub const DEFAULT_PORT: u16 = 4420;
+/// Where metrics are told unless said otherwise, if they are.
+pub const METRICS_PORT: u16 = 9420;
 pub const QUEUE_DEPTH_DEFAULT: u16 = 128;
 pub const QUEUE_DEPTH_MAX: u16 = 1024;
 pub const REACTORS_MAX: u16 = 64;
@@ -68,6 +71,8 @@ pub struct Config {
     pub state_directory: Option<PathBuf>,
     /// Where the target is told what to do meanwhile; nowhere unless this says.
     pub control: Option<PathBuf>,
+    /// Where what it counts is told by HTTP; nowhere unless this says.
+    pub metrics: Option<SocketAddr>,
     /// What namespaces may be made of, by name.
     pub bdevs: Vec<Bdev>,
     /// Empty only where `control` lets some be made meanwhile.

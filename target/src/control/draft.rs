@@ -10,7 +10,7 @@ use ironside_common::nvme::log_page::AnaState;
 use toml_edit::{DocumentMut, InlineTable, TableLike, Value};
 
 use self::node::{Node, keep_list};
-use super::config::{BdevName, Config, ConfigError, Namespace, Subsystem};
+use super::config::{BdevName, Config, ConfigError, Namespace, Problem, Subsystem};
 use crate::throttle::Limit;
 
 /// Why a configuration is not changed.
@@ -55,7 +55,10 @@ impl Draft {
     /// If it is not right.
     pub fn new(path: &Path, text: &str, unnamed: Option<Nqn>) -> Result<Self, ConfigError> {
         let config = Config::parse(path, text)?;
-        let document = text.parse().expect("two parsers of one crate's family agree on what is TOML");
+        // Another reader of the same text: should it ever not agree, nothing is changed.
+        let document = text.parse().map_err(|error: toml_edit::TomlError| {
+            ConfigError::unreadable(path, Problem::Syntax(error.message().to_owned()))
+        })?;
         Ok(Self { path: path.to_owned(), document, config, unnamed })
     }
 

@@ -80,6 +80,7 @@ fn keep_fixed(served: &Served, config: &mut Config) -> Vec<String> {
     keep(config.drain_timeout_s != now.drain_timeout_s, "drain-timeout");
     keep(config.state_directory != now.state_directory, "state-dir");
     keep(config.control != now.control, "control");
+    keep(config.metrics != now.metrics, "metrics");
     let limits = config.limits;
     for resource in limits.differing(&now.limits).filter(|one| one.is_fixed()) {
         keep(true, &format!("limits.{resource}"));
@@ -94,6 +95,7 @@ fn keep_fixed(served: &Served, config: &mut Config) -> Vec<String> {
     config.drain_timeout_s = now.drain_timeout_s;
     config.state_directory.clone_from(&now.state_directory);
     config.control.clone_from(&now.control);
+    config.metrics = now.metrics;
     for subsystem in &mut config.subsystems {
         let Some(nqn) = subsystem.nqn else { continue };
         let Some(serial) = served.serial(&nqn) else { continue };

@@ -38,6 +38,9 @@ pub fn render(config: &Config) -> String {
             root[key] = value(path.display().to_string());
         }
     }
+    if let Some(metrics) = config.metrics {
+        root["metrics"] = value(metrics.to_string());
+    }
     limits(root, &config.limits);
     tables(root, "bdev", config.bdevs.iter().map(bdev));
     tables(root, "subsystem", config.subsystems.iter().map(subsystem));
@@ -220,6 +223,7 @@ mod tests {
             huge-pages = "2MiB"
             state-dir = "/x"
             control = "/run/c"
+            metrics = "[::1]"
             limits = {{ buffers = "64MiB", connections = 7 }}
             bdev = [{{ name = "M", ram = "1MiB", lba = 512, limit = {{ iops = 5, burst = "2s" }} }}]
             [[subsystem]]

@@ -85,6 +85,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             disconnected: false,
             waiting: false,
             asks: None,
+            tally: None,
             counts: Arc::default(),
             _place: place,
         };
@@ -283,6 +284,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         assert!(connection.membership.is_none(), "a queue belongs to one controller");
         connection.membership = Some(membership);
         self.total.joined(qid);
+        self.tally_queue(qp, subnqn);
         let Some(connection) = self.connection(qp) else { return };
         connection.authentication = authentication;
         let flow_control = (!connect.disable_sq_flow_control).then_some(connect.sqsize.saturating_add(1));

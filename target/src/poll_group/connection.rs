@@ -41,6 +41,8 @@ pub(super) struct Connection {
     /// By what its commands are known where they ask for their turn; nothing before it belongs to a controller.
     pub(super) asks: Option<HostKey>,
     pub(super) counts: Arc<SharedCounts>,
+    /// Which sum of the group it adds to, once it belongs to a controller.
+    pub(super) tally: Option<usize>,
     pub(super) _place: Place,
 }
 

@@ -52,6 +52,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         if disconnected && drained {
             self.verbs.destroy(qp);
             self.total.commands += commands;
+            self.keep_tally(qp);
             self.connections[usize::from(qp.0)] = None;
         }
     }

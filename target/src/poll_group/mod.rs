@@ -18,6 +18,7 @@ mod quiesce;
 mod reservations;
 mod roster;
 mod survey;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod throttle;
@@ -45,6 +46,7 @@ use self::reservations::Reservations;
 pub use self::roster::Member;
 use self::roster::Roster;
 pub use self::survey::{ControllerReport, QueueReport, Survey, Total};
+pub use self::tally::{Tally, TallyKey};
 use crate::backend::{Done, Medium, Operation};
 use crate::catalog::Catalog;
 use crate::limits::{self, Census};
@@ -186,6 +188,7 @@ pub struct PollGroup<V, B> {
     roster: Roster,
     /// What there has been of queues which are gone, and how many queues.
     total: Total,
+    tallies: Vec<Tally>,
     /// Commands which had begun when their way to a namespace ended: of which queue and namespace, up to which.
     losing: Vec<(QueueName, u32, u64)>,
     /// Admin queues which were at their end when the last version of the catalog was announced.
@@ -243,6 +246,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             protecting: Vec::new(),
             roster: Roster::default(),
             total: Total::default(),
+            tallies: Vec::new(),
             losing: Vec::new(),
             ending: Vec::new(),
             outbox: VecDeque::new(),

@@ -1,10 +1,12 @@
 //! What a reactor has, for whoever asks on behalf of an operator.
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use ironside_common::nvme::Nqn;
 use ironside_common::verbs::{Connections, TargetVerbs};
 
-use super::{PollGroup, Storage};
+use super::{PollGroup, Storage, Tally};
+use crate::catalog::Catalog;
 use crate::qpair::Counts;
 use crate::reservation::HostId;
 
@@ -19,6 +21,10 @@ pub struct Survey {
     /// Queues which wait for a buffer.
     pub waiting: usize,
     pub total: Total,
+    /// What queues have done, those which are gone included.
+    pub tallies: Vec<Tally>,
+    /// The version in force.
+    pub catalog: Option<Arc<Catalog>>,
 }
 
 /// What there has been since the start.
@@ -67,6 +73,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             reactor: self.settings.reactor,
             waiting: self.waiting.len(),
             total: self.total,
+            tallies: self.tallies_now(),
+            catalog: Some(Arc::clone(&self.catalog)),
             ..Survey::default()
         };
         for connection in self.connections.iter().flatten() {

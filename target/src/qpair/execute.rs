@@ -225,6 +225,9 @@ impl Qpair {
         lease: Option<Lease>,
     ) {
         self.count().answered(&active.work, active.cid, status);
+        if !status.is_success() {
+            self.errors.note(status);
+        }
         self.note_end(slot, status.is(Status::ABORT_REQUESTED));
         let invalidate = active.pointer.key_to_invalidate();
         let is_in_place = data.is_some() && lease.is_none();

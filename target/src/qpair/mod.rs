@@ -16,6 +16,7 @@ mod abort;
 mod admit;
 mod copy;
 mod counts;
+mod errors;
 mod execute;
 mod fused;
 mod phase;
@@ -38,6 +39,7 @@ use uuid::Uuid;
 pub use self::abort::Aborting;
 use self::abort::Unwanted;
 pub use self::counts::{Counts, Failure, SharedCounts};
+pub use self::errors::Errors;
 pub use self::fused::FUSED_MAX;
 use self::fused::Pairing;
 use self::phase::{Active, Execution, Phase, Slot, Work};
@@ -174,6 +176,7 @@ pub struct Qpair {
     writes_first: bool,
     fault: Option<Fault>,
     counts: Counts,
+    errors: Errors,
     /// Since they were asked for last.
     counts_changed: bool,
     /// What reservations of namespaces keep its host from.
@@ -213,6 +216,7 @@ impl Qpair {
             writes_first: false,
             fault: None,
             counts: Counts::default(),
+            errors: Errors::default(),
             counts_changed: false,
             restrictions: Vec::new(),
             inaccessible: Vec::new(),
@@ -381,6 +385,11 @@ impl Qpair {
     /// What it has done so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    /// How its commands failed.
+    pub const fn errors(&self) -> &Errors {
+        &self.errors
     }
 
     /// Its counts, to be changed.

@@ -27,6 +27,7 @@ impl Qpair {
     ) {
         let cid = command.cid.get();
         self.count().failed(cid, status, command.nsid.get());
+        self.errors.note(status);
         self.reply(
             verbs,
             slot,

@@ -17,6 +17,7 @@ use crate::control::draft::Draft;
 use crate::control::prepare::{Served, prepare};
 use crate::control::reload::{Change, ReloadError, changes, plan, summary};
 use crate::control::source::Source;
+use crate::metrics::{self, Metrics};
 use crate::poll_group::Survey;
 use crate::rpc::{Applied, Failure, RpcError, Subject};
 
@@ -29,6 +30,8 @@ pub(super) struct Daemon {
     source: Source,
     served: Served,
     reactors: Reactors,
+    /// Who tells what is counted, if anybody does.
+    metrics: Option<Metrics>,
     /// Nothing while listeners change, and if the system had no thread left for it.
     acceptor: Option<Acceptor>,
 }
@@ -48,13 +51,21 @@ impl Daemon {
     pub(super) fn start(config: Config, source: Source) -> Result<Self, ServeError> {
         let served = prepare(config)?;
         let doors = served.catalog.listeners().iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+        let at = served.config.metrics;
+        let told =
+            at.map(|at| metrics::bind(at).map_err(|error| ServeError::Metrics(at, error))).transpose()?;
         let reactors = Reactors::start(&served.config, &served.catalog)?;
         // No host comes by an adapter before reactors have registered their memory with it, which takes a while.
         let listening = doors.iter().try_for_each(listen);
-        let accepting = listening
-            .and_then(|()| Acceptor::start(doors, reactors.senders.clone()).map_err(ServeError::Thread));
+        let accepting = listening.and_then(|()| {
+            let metrics = told.map(|listener| Metrics::start(listener, reactors.senders.clone())).transpose();
+            let acceptor = Acceptor::start(doors, reactors.senders.clone());
+            Ok((metrics.map_err(ServeError::Thread)?, acceptor.map_err(ServeError::Thread)?))
+        });
         match accepting {
-            Ok(acceptor) => Ok(Self { source, served, reactors, acceptor: Some(acceptor) }),
+            Ok((metrics, acceptor)) => {
+                Ok(Self { source, served, reactors, metrics, acceptor: Some(acceptor) })
+            }
             Err(error) => {
                 reactors.drain()?;
                 Err(error)
@@ -183,6 +194,7 @@ impl Daemon {
     /// Accepts nobody any more, finishes what is under way and ends.
     pub(super) fn stop(self) -> Result<(), ServeError> {
         drop(self.acceptor.map(Acceptor::stop));
+        drop(self.metrics);
         self.reactors.drain()
     }
 }

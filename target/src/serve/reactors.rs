@@ -129,18 +129,7 @@ impl Reactors {
 
     /// What each has, in their order.
     pub(super) fn survey(&self) -> io::Result<Vec<Survey>> {
-        let (asking, answers) = channel();
-        for sender in &self.senders {
-            // One that is gone does not answer, which is found below.
-            let _ = sender.send(Letter::Survey(asking.clone()));
-        }
-        drop(asking);
-        let mut surveys: Vec<Survey> = answers.iter().collect();
-        if surveys.len() < self.senders.len() {
-            return Err(io::Error::other("a reactor has failed"));
-        }
-        surveys.sort_by_key(|survey| survey.reactor);
-        Ok(surveys)
+        reactor::survey(&self.senders)
     }
 
     /// Sends a letter to each, and waits until all have done what it says.

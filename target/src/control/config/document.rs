@@ -15,7 +15,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::nearest;
-use super::value::{address, ana_state};
+use super::value::{address, ana_state, metrics_address};
 use super::{
     Bdev, Config, ConfigError, Crc, DEFAULT_PORT, DRAIN_TIMEOUT_S_DEFAULT, DRAIN_TIMEOUT_S_MAX, HostKey,
     Hosts, IoPoll, Listen, Namespace, Place, Problem, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, REACTORS_MAX,
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::catalog::{ANA_GROUP_MAX, Access, CNTLIDS, NSID_MAX};
 
-const TOP: [&str; 14] = [
+const TOP: [&str; 15] = [
     "listen",
     "provider",
     "reactors",
@@ -36,6 +36,7 @@ const TOP: [&str; 14] = [
     "drain-timeout",
     "state-dir",
     "control",
+    "metrics",
     "bdev",
     "subsystem",
 ];
@@ -103,6 +104,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
             .unwrap_or(DRAIN_TIMEOUT_S_DEFAULT),
         state_directory: top.string("state-dir")?.map(|(text, _)| PathBuf::from(text)),
         control: bdev::path(&top, "control")?,
+        metrics: metrics(&top)?,
         subsystems: top.tables("subsystem", &SUBSYSTEM, |table| subsystem(table, &bdevs, &mut spans))?,
         bdevs,
     };
@@ -153,6 +155,11 @@ fn subsystem(table: &Table<'_>, bdevs: &[Bdev], spans: &mut Spans) -> Result<Sub
     };
     spans.subsystems.push(SubsystemSpans { subsystem: table.span.clone(), namespaces });
     Ok(subsystem)
+}
+
+fn metrics(table: &Table<'_>) -> Result<Option<SocketAddr>, ConfigError> {
+    let Some((text, span)) = table.string("metrics")? else { return Ok(None) };
+    metrics_address(text).map(Some).map_err(|error| table.bad("metrics", span, error))
 }
 
 /// A part of all identifiers, if one of its ends is named.

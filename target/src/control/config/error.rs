@@ -48,7 +48,7 @@ struct Position {
 }
 
 impl ConfigError {
-    pub(super) fn unreadable(path: &Path, problem: Problem) -> Self {
+    pub(in crate::control) fn unreadable(path: &Path, problem: Problem) -> Self {
         Self { problem, origin: path.display().to_string(), position: None }
     }
 

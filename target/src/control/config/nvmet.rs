@@ -350,6 +350,7 @@ impl Root {
             drain_timeout_s: DRAIN_TIMEOUT_S_DEFAULT,
             state_directory: None,
             control: None,
+            metrics: None,
             bdevs: Vec::new(),
             subsystems,
         }

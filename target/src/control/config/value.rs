@@ -12,7 +12,7 @@ use ironside_common::nvme::log_page::AnaState;
 use ironside_common::reactor::PollError;
 use ironside_common::size::{self, SizeError};
 
-use super::{Backing, DEFAULT_PORT, Namespace, limit};
+use super::{Backing, DEFAULT_PORT, METRICS_PORT, Namespace, limit};
 use crate::throttle::Limit;
 
 /// Why a value is not what its key takes.
@@ -280,6 +280,25 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, ValueError> {
         .map_err(|_| ValueError::Address(text.into()))?;
     // Whichever port the system picked, hosts would be told zero by discovery.
     if address.port() == 0 { Err(ValueError::NoPort(text.into())) } else { Ok(address) }
+}
+
+/// Where metrics are told: an address, with or without a port, or a port of loopback.
+///
+/// # Errors
+/// If it is none.
+pub fn metrics_address(text: &str) -> Result<SocketAddr, ValueError> {
+    if let Ok(port @ 1..) = text.parse::<u16>() {
+        return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
+    }
+    let is_bare = |ip: &str| ip.parse::<IpAddr>().is_ok();
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    match is_bare(bare) {
+        true => bare
+            .parse()
+            .map(|ip: IpAddr| SocketAddr::new(ip, METRICS_PORT))
+            .map_err(|_| ValueError::Address(text.into())),
+        false => address(text),
+    }
 }
 
 pub(super) fn ana_state(text: &str) -> Result<AnaState, ValueError> {
