@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
@@ -263,6 +263,32 @@ impl Region {
         unsafe { AtomicU16::from_ptr(at) }
     }
 
+    /// As [`Self::load_u16`], of eight bytes.
+    ///
+    /// # Panics
+    /// If it does not lie inside, or not at a multiple of eight.
+    #[must_use]
+    pub fn load_u64(&self, offset: usize) -> u64 {
+        self.atomic_u64(offset).load(Ordering::Acquire)
+    }
+
+    /// As [`Self::store_u16`], of eight bytes.
+    ///
+    /// # Panics
+    /// If it does not lie inside, or not at a multiple of eight.
+    pub fn store_u64(&self, offset: usize, value: u64) {
+        self.atomic_u64(offset).store(value, Ordering::Release);
+    }
+
+    fn atomic_u64(&self, offset: usize) -> &AtomicU64 {
+        let at = self.pointer(offset, size_of::<u64>()).as_ptr();
+        assert!(at.addr().is_multiple_of(align_of::<AtomicU64>()), "an aligned number");
+        #[expect(clippy::cast_ptr_alignment, reason = "just checked")]
+        let at = at.cast::<u64>();
+        // SAFETY: as in `atomic_u16`.
+        unsafe { AtomicU64::from_ptr(at) }
+    }
+
     /// Sets `length` bytes from `offset` on to zero.
     ///
     /// # Panics
@@ -374,9 +400,11 @@ mod tests {
         let (region, theirs) = (Region::of_file(&file, 8192).unwrap(), Region::of_file(&file, 4096).unwrap());
         region.write(100, b"hello");
         region.store_u16(2, 0x1234);
+        region.store_u64(8, u64::MAX - 1);
         let mut back = [0; 5];
         theirs.read(100, &mut back);
         assert_eq!((&back, theirs.load_u16(2), theirs.len()), (b"hello", 0x1234, 4096));
+        assert_eq!(theirs.load_u64(8), u64::MAX - 1);
         assert!(region.discard(0, 4096).is_err(), "it is not ours to give back");
         assert!(Region::of_file(&file, 0).is_err());
     }

@@ -130,6 +130,26 @@ impl Memory {
         sink.copy_from(offset_in(sink, to), source, offset_in(source, from), from.length as usize);
     }
 
+    /// Copies what lies at `offset` of a region which has no number here to `to`, and fills it.
+    ///
+    /// # Panics
+    /// If the region ends before, or the element is not in its own.
+    pub fn fill(&self, to: Sge, from: &Region, offset: usize) {
+        let regions = self.regions.borrow();
+        let sink = &regions[index(to.lkey)];
+        sink.copy_from(offset_in(sink, to), from, offset, to.length as usize);
+    }
+
+    /// Copies all of `from` to `offset` of a region which has no number here.
+    ///
+    /// # Panics
+    /// If the region ends before, or the element is not in its own.
+    pub fn pour(&self, from: Sge, to: &Region, offset: usize) {
+        let regions = self.regions.borrow();
+        let source = &regions[index(from.lkey)];
+        to.copy_from(offset, source, offset_in(source, from), from.length as usize);
+    }
+
     /// Sets all of `at` to zero.
     ///
     /// # Panics

@@ -3,6 +3,7 @@ pub mod both;
 #[cfg(feature = "ibv")]
 pub mod ibv;
 mod receives;
+pub mod shm;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod soft;

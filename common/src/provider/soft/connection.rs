@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
+use super::Wire;
 use crate::iwarp::mpa::{FRAME_MAX, Initiator, Responder};
 use crate::iwarp::{Outgoing, Stream};
 use crate::provider::receives::Receives;
@@ -131,6 +132,12 @@ pub(super) enum Overdue {
     Unsent,
     #[error("an RDMA Read remains unanswered")]
     Unanswered,
+}
+
+impl<W: Wire> Connection<W> {
+    pub(super) fn has_descriptor(&self) -> bool {
+        self.wire.as_ref().and_then(Wire::descriptor).is_some()
+    }
 }
 
 impl<W> Connection<W> {

@@ -133,6 +133,8 @@ pub struct Soft<W> {
     flushing: Vec<QpHandle>,
     /// Those which went cold last and are owed one more look.
     cooled: Vec<QpHandle>,
+    /// Those on this machine whose descriptors may not be polled.
+    unwatched: Vec<QpHandle>,
     lingering: Lingering<W>,
     events: VecDeque<Event>,
     staging: Staging,
@@ -155,6 +157,7 @@ impl<W: Wire> Soft<W> {
             dirty: Vec::new(),
             flushing: Vec::new(),
             cooled: Vec::new(),
+            unwatched: Vec::new(),
             lingering: Lingering::new(),
             events: VecDeque::new(),
             staging: Staging::new(),
@@ -186,6 +189,12 @@ impl<W: Wire> Soft<W> {
         self.connections.iter().count()
     }
 
+    /// The wires of connections which have not ended, for tests which look behind them.
+    #[cfg(test)]
+    pub(in crate::provider) fn wires(&self) -> impl Iterator<Item = (QpHandle, &W)> {
+        self.connections.iter().filter_map(|(qp, connection)| Some((qp, connection.wire.as_ref()?)))
+    }
+
     /// When [`Self::pump`] has to be called even if nothing arrives.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
@@ -201,7 +210,10 @@ impl<W: Wire> Soft<W> {
 
     /// To be called at each turn: of many hot connections, those that have been idle for long go cold, and
     /// `poll` is asked for each once.
-    pub fn cool(&mut self, poll: impl FnMut(Interest<'_>)) {
+    pub fn cool(&mut self, mut poll: impl FnMut(Interest<'_>)) {
+        while let Some(qp) = self.unwatched.pop() {
+            self.watch(qp, &mut poll);
+        }
         if self.hot.len() > HOT_FREELY {
             self.go_cold(COLD_AFTER, poll);
         }
@@ -220,25 +232,35 @@ impl<W: Wire> Soft<W> {
                 self.unlist_hot(index);
                 continue;
             };
-            let wire = connection.wire.as_ref().and_then(Wire::descriptor);
-            if connection.idle_turns < idle_turns || wire.is_none() {
+            if connection.idle_turns < idle_turns || !connection.has_descriptor() {
                 index += 1;
                 continue;
             }
-            let writable = connection.awaits_writable();
-            let enough = connection.polled.is_some_and(|polled| polled.writable || !writable);
-            if !enough {
-                let generation = self.connections.next_generation(qp);
-                let connection = self.connections.get_mut(qp);
-                connection.polled = Some(Polled { writable });
-                let out = if writable { PollFlags::POLLOUT } else { PollFlags::empty() };
-                if let Some(descriptor) = connection.wire.as_ref().and_then(Wire::descriptor) {
-                    poll(Interest { descriptor, events: PollFlags::POLLIN | out, slot: qp.0, generation });
-                }
+            self.watch(qp, &mut poll);
+            let connection = self.connections.get_mut(qp);
+            let for_room = connection.awaits_writable();
+            if let Some(wire) = &mut connection.wire {
+                wire.rest(for_room);
             }
             self.unlist_hot(index);
             self.cooled.push(qp);
         }
+    }
+
+    /// Has the descriptor of a connection polled, unless it is.
+    fn watch(&mut self, qp: QpHandle, poll: &mut impl FnMut(Interest<'_>)) {
+        let Some(connection) = self.connections.find(qp) else { return };
+        let Some(wire) = connection.wire.as_ref() else { return };
+        let writable = !wire.stays_on_machine() && connection.awaits_writable();
+        if connection.polled.is_some_and(|polled| polled.writable || !writable) {
+            return;
+        }
+        let generation = self.connections.next_generation(qp);
+        let connection = self.connections.get_mut(qp);
+        let Some(descriptor) = connection.wire.as_ref().and_then(Wire::descriptor) else { return };
+        connection.polled = Some(Polled { writable });
+        let out = if writable { PollFlags::POLLOUT } else { PollFlags::empty() };
+        poll(Interest { descriptor, events: PollFlags::POLLIN | out, slot: qp.0, generation });
     }
 
     /// Takes one off the list of hot connections; another takes its place.
@@ -254,6 +276,10 @@ impl<W: Wire> Soft<W> {
         let Some(connection) = self.connections.find(qp) else { return };
         if current {
             connection.polled = None;
+            if let Some(wire) = connection.wire.as_mut().filter(|wire| wire.stays_on_machine()) {
+                wire.woken();
+                self.unwatched.push(qp);
+            }
         }
         // To look in vain, for a poll that is long superseded, costs next to nothing.
         self.heat(qp);
@@ -280,7 +306,11 @@ impl<W: Wire> Soft<W> {
     }
 
     fn insert(&mut self, connection: Connection<W>) -> QpHandle {
+        let is_to_be_watched = connection.wire.as_ref().is_some_and(Wire::stays_on_machine);
         let qp = self.connections.insert(connection);
+        if is_to_be_watched {
+            self.unwatched.push(qp);
+        }
         self.heat(qp);
         qp
     }

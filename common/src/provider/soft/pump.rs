@@ -234,11 +234,12 @@ fn receive<W: Wire>(
     memory: &crate::memory::Memory,
     (staging, spares): (&mut Staging, &mut Spares),
 ) -> Result<usize, End> {
+    let direct_from = wire.direct_from().unwrap_or(LARGE_PAYLOAD);
     let mut moved = 0;
     while moved < BYTES_IN_A_TURN {
         let direct = full.stream.direct();
         // Amid large payloads little is staged, so that most of the next one goes to its place directly.
-        let large = full.stream.recent_payload() >= LARGE_PAYLOAD;
+        let large = full.stream.recent_payload() >= direct_from;
         let room = staging.room();
         let room = if large { &mut room[..STAGED_BETWEEN] } else { room };
         let offered = direct.map_or(0, |direct| direct.length as usize) + room.len();

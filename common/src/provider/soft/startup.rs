@@ -111,7 +111,7 @@ impl<W: Wire> Soft<W> {
             return Ok(false);
         }
         let Phase::Dialing(wish) = &connection.phase else { return Ok(false) };
-        let offer = self.settings.offer(wish.parameters.reads);
+        let offer = self.settings.offer(wish.parameters.reads, wire.stays_on_machine());
         let initiator = Initiator::new(offer);
         let frame = initiator.request(wish.private_data.clone());
         let request = Outgoing::of_frame(&frame.to_bytes());
@@ -241,10 +241,12 @@ impl<W: Wire> Soft<W> {
         parameters: ConnectParameters,
         private_data: PrivateData,
     ) {
-        let offer = self.settings.offer(parameters.reads);
-        let Phase::Asked(responder) = &self.connections.get(qp).phase else {
+        let connection = self.connections.get(qp);
+        let Phase::Asked(responder) = &connection.phase else {
             unreachable!("a connect request is answered once");
         };
+        let stays_on_machine = connection.wire.as_ref().is_some_and(Wire::stays_on_machine);
+        let offer = self.settings.offer(parameters.reads, stays_on_machine);
         let (reply, terms) = responder.accept(offer, private_data);
         let (receives, error) =
             match Receives::new(&self.memory, parameters.receives, parameters.receive_size) {
@@ -295,9 +297,9 @@ fn receive_frame<W: Wire>(
 }
 
 impl super::Settings {
-    fn offer(&self, reads: u32) -> Offer {
+    fn offer(&self, reads: u32, stays_on_machine: bool) -> Offer {
         let ord = u16::try_from(reads).unwrap_or(u16::MAX);
-        Offer { crc: self.crc, refuse_crc: self.refuse_crc, ird: self.reads, ord }
+        Offer { crc: self.crc && !stays_on_machine, refuse_crc: self.refuse_crc, ird: self.reads, ord }
     }
 }
 

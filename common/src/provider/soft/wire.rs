@@ -39,6 +39,25 @@ pub trait Wire {
 
     /// What readiness can be polled on.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// From how many bytes on a payload is to be received into its place, where that is another number than it is for
+    /// sockets.
+    fn direct_from(&self) -> Option<u32> {
+        None
+    }
+
+    /// Whether the bytes stay in this machine's memory. Then no CRC is asked for, and the descriptor is readable when
+    /// the wire has been [rested](Self::rest) and there is something for it, and when the peer has gone: it is polled for
+    /// that, and nothing else, at all times.
+    fn stays_on_machine(&self) -> bool {
+        false
+    }
+
+    /// Nobody tries this wire any more before its descriptor is ready; except once, after this.
+    fn rest(&mut self, _for_room: bool) {}
+
+    /// The descriptor was ready.
+    fn woken(&mut self) {}
 }
 
 /// Makes wires to elsewhere.
