@@ -119,7 +119,7 @@ fn run_target(listener: &TcpListener, bytes: u32, depth: u16, settings: Settings
     let (memory, data) = memory(bytes, depth);
     let mut soft = TcpSoft::new(memory, Box::new(TcpDialer), settings);
     let (socket, peer) = listener.accept().expect("the host comes");
-    soft.adopt(TcpWire::new(socket).expect("a socket"), peer, peer);
+    soft.adopt(TcpWire::new(socket).expect("a socket"), peer.into(), peer.into());
     let parameters = ConnectParameters {
         receives: depth + 1,
         receive_size: 64 + 4096,
@@ -183,7 +183,7 @@ impl Host {
             send_queue: 3 * u32::from(depth),
             reads: 0,
         };
-        let qp = soft.connect(address, parameters, &[]);
+        let qp = soft.connect(address.into(), parameters, &[]);
         loop {
             soft.pump(clock::now());
             match soft.poll() {

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 #[cfg(feature = "ibv")]
 use ironside_common::provider::ibv;
-use ironside_common::provider::tcp;
+use ironside_common::provider::{shm, tcp};
 use ironside_common::reactor::Sender;
+use ironside_common::verbs::Address;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
@@ -30,6 +31,8 @@ pub struct Door {
 
 enum Kind {
     Software(TcpListener),
+    /// Software too, through memory of this machine.
+    Memory(shm::Listener),
     #[cfg(feature = "ibv")]
     Adapter(ibv::Listener),
 }
@@ -40,16 +43,16 @@ impl Door {
     /// # Errors
     /// What the system says, the address being in use for example.
     pub fn bind(listener: Listener) -> io::Result<Self> {
-        let kind = match listener.by {
-            Way::Software => {
-                let socket = tcp::listen(listener.address)?;
+        let kind = match (listener.by, listener.address) {
+            (Way::Software, Address::Ip(address)) => {
+                let socket = tcp::listen(address)?;
                 socket.set_nonblocking(true)?;
                 Kind::Software(socket)
             }
+            (Way::Software, Address::Path(path)) => Kind::Memory(shm::Listener::bind(path.as_path())?),
             #[cfg(feature = "ibv")]
-            Way::Adapter => Kind::Adapter(ibv::Listener::bind(listener.address)?),
-            #[cfg(not(feature = "ibv"))]
-            Way::Adapter => return Err(io::ErrorKind::Unsupported.into()),
+            (Way::Adapter, Address::Ip(address)) => Kind::Adapter(ibv::Listener::bind(address)?),
+            _ => return Err(io::ErrorKind::Unsupported.into()),
         };
         Ok(Self { listener, kind })
     }
@@ -60,7 +63,7 @@ impl Door {
     /// As [`Self::bind`].
     pub fn listen(&self) -> io::Result<()> {
         match &self.kind {
-            Kind::Software(_) => Ok(()),
+            Kind::Software(_) | Kind::Memory(_) => Ok(()),
             #[cfg(feature = "ibv")]
             Kind::Adapter(listener) => listener.listen(),
         }
@@ -74,6 +77,7 @@ impl Door {
     fn accept(&mut self) -> Option<Letter> {
         match &mut self.kind {
             Kind::Software(socket) => accept(socket),
+            Kind::Memory(listener) => admit(listener, self.listener.address),
             #[cfg(feature = "ibv")]
             Kind::Adapter(listener) => {
                 listener.log_adapter_news();
@@ -86,6 +90,7 @@ impl Door {
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match &self.kind {
             Kind::Software(socket) => vec![socket.as_fd()],
+            Kind::Memory(listener) => vec![listener.as_fd()],
             #[cfg(feature = "ibv")]
             Kind::Adapter(listener) => listener.descriptors().collect(),
         }
@@ -94,7 +99,7 @@ impl Door {
     /// Whether its adapter is away.
     const fn is_lost(&self) -> bool {
         match &self.kind {
-            Kind::Software(_) => false,
+            Kind::Software(_) | Kind::Memory(_) => false,
             #[cfg(feature = "ibv")]
             Kind::Adapter(listener) => listener.is_lost(),
         }
@@ -103,8 +108,9 @@ impl Door {
     /// Looks whether its adapter has come back. Reactors get ready for it before the first host comes.
     #[cfg(feature = "ibv")]
     fn recover(&mut self, reactors: &[Sender<Letter>]) {
-        let at = self.listener.address;
-        let Kind::Adapter(listener) = &mut self.kind else { return };
+        let (Kind::Adapter(listener), Address::Ip(at)) = (&mut self.kind, self.listener.address) else {
+            return;
+        };
         if let Err(error) = listener.bind_again() {
             return tracing::debug!(%at, %error, "the adapter is away");
         }
@@ -224,15 +230,37 @@ fn accept(listener: &TcpListener) -> Option<Letter> {
                     Err(error) => tracing::debug!(%peer, %error, "gone before it was accepted"),
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
-                tracing::debug!(%error, "a connection was gone before it was accepted");
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection cannot be accepted; is the limit of open files too low?");
-                let _ = poll(&mut [], EXHAUSTED_PAUSE_MS);
-                return None;
-            }
+            Err(error) if is_over(&error) => return None,
+            Err(_) => {}
         }
     }
+}
+
+/// Whoever comes to a socket of this machine.
+fn admit(listener: &shm::Listener, local: Address) -> Option<Letter> {
+    loop {
+        match listener.accept() {
+            Ok(visitor) => {
+                let peer = Address::Process { id: visitor.process, user: visitor.user };
+                tracing::debug!(%peer, %local, "a process of this machine has come");
+                return Some(Letter::Admit { visitor, peer, local });
+            }
+            Err(error) if is_over(&error) => return None,
+            Err(_) => {}
+        }
+    }
+}
+
+/// Whether nobody more can be accepted for now.
+fn is_over(error: &io::Error) -> bool {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => return true,
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+            tracing::debug!(%error, "a connection was gone before it was accepted");
+            return false;
+        }
+        _ => tracing::warn!(%error, "a connection cannot be accepted; is the limit of open files too low?"),
+    }
+    let _ = poll(&mut [], EXHAUSTED_PAUSE_MS);
+    true
 }

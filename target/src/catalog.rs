@@ -3,13 +3,13 @@
 //! them: they have to be the same after a restart, so whoever keeps the configuration keeps them too.
 mod access;
 
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use arrayvec::ArrayString;
 use ironside_common::auth::Policy;
 use ironside_common::nvme::Nqn;
+use ironside_common::verbs::Address;
 use uuid::Uuid;
 
 pub use self::access::{ANA_GROUP_MAX, Access, CNTLIDS, ana_groups};
@@ -73,7 +73,7 @@ impl Catalog {
         if let Some(pair) = uuids.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(CatalogError::DuplicateUuid(pair[0]));
         }
-        let mut addresses: Vec<SocketAddr> =
+        let mut addresses: Vec<Address> =
             subsystems.iter().flat_map(|subsystem| subsystem.listen.iter().copied()).collect();
         addresses.sort_unstable();
         addresses.dedup();
@@ -96,7 +96,7 @@ impl Catalog {
 
     /// The same with some listeners served by adapters.
     #[must_use]
-    pub fn with_adapters(mut self, addresses: &[SocketAddr]) -> Self {
+    pub fn with_adapters(mut self, addresses: &[Address]) -> Self {
         for listener in self.listeners.iter_mut().filter(|one| addresses.contains(&one.address)) {
             listener.by = Way::Adapter;
         }
@@ -168,7 +168,7 @@ pub struct Listener {
     /// Its number within the target, from 1.
     pub port_id: u16,
     /// May be a wildcard.
-    pub address: SocketAddr,
+    pub address: Address,
     pub by: Way,
 }
 
@@ -183,7 +183,7 @@ impl Listener {
 /// What carries the connections of a listener.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Way {
-    /// Our own iWARP over TCP.
+    /// Our own software RDMA: iWARP over TCP, or through shared memory at a Unix socket.
     Software,
     /// The RDMA adapter that owns the address.
     Adapter,
@@ -222,7 +222,7 @@ pub struct Subsystem {
     serial: ArrayString<20>,
     hosts: Hosts,
     keys: Vec<Key>,
-    listen: Vec<SocketAddr>,
+    listen: Vec<Address>,
     namespaces: Vec<Namespace>,
     access: Vec<Access>,
     /// Its part of the controller identifiers, if another target serves the subsystem too.
@@ -239,7 +239,7 @@ impl Subsystem {
         nqn: Nqn,
         serial: &str,
         hosts: Hosts,
-        listen: Vec<SocketAddr>,
+        listen: Vec<Address>,
         mut namespaces: Vec<Namespace>,
     ) -> Result<Self, CatalogError> {
         if nqn.is_discovery() {
@@ -340,19 +340,19 @@ impl Subsystem {
 
     /// Whether a connection which came to `local`, an address of this machine, may lead here.
     #[must_use]
-    pub fn is_reached_at(&self, local: SocketAddr) -> bool {
+    pub fn is_reached_at(&self, local: Address) -> bool {
         self.listen.iter().any(|&address| covers(address, local))
     }
 
     /// The addresses it is reached at.
     #[must_use]
-    pub fn listen(&self) -> &[SocketAddr] {
+    pub fn listen(&self) -> &[Address] {
         &self.listen
     }
 
     /// Whether one of its addresses is exactly `address`.
     #[must_use]
-    pub fn listens_at(&self, address: SocketAddr) -> bool {
+    pub fn listens_at(&self, address: Address) -> bool {
         self.listen.contains(&address)
     }
 }
@@ -432,7 +432,8 @@ impl Namespace {
 }
 
 /// Whether a socket bound to `bound` gets connections which come to `local`. IPv6's wildcard gets IPv4's too.
-fn covers(bound: SocketAddr, local: SocketAddr) -> bool {
+fn covers(bound: Address, local: Address) -> bool {
+    let (Address::Ip(bound), Address::Ip(local)) = (bound, local) else { return bound == local };
     let (ip, local_ip) = (bound.ip().to_canonical(), local.ip().to_canonical());
     let anywhere = ip.is_unspecified() && (ip.is_ipv6() || local_ip.is_ipv4());
     bound.port() == local.port() && (anywhere || ip == local_ip)
@@ -527,7 +528,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_wildcard_covers_its_family_and_ipv6_both() {
-        let at = |address: &str| -> SocketAddr { address.parse().unwrap() };
+        let at = |address: &str| -> Address { address.parse().unwrap() };
         let everywhere = subsystem("a", Hosts::Any, &["[::]:4420"], &[]);
         let four = subsystem("a", Hosts::Any, &["0.0.0.0:4420"], &[]);
         let one = subsystem("a", Hosts::Any, &["10.0.0.1:4420"], &[]);
@@ -551,7 +552,11 @@ pub(crate) mod tests {
             subsystem("b", Hosts::Listed(vec![nqn("host")]), &["127.0.0.1:4420"], &[]),
         ];
         let catalog = Catalog::new(1, subsystems).unwrap();
-        let ports: Vec<_> = catalog.listeners().iter().map(|one| (one.port_id, one.address.port())).collect();
+        let ports: Vec<_> = catalog
+            .listeners()
+            .iter()
+            .map(|one| (one.port_id, one.address.socket().unwrap().port()))
+            .collect();
         assert_eq!(ports, [(1, 4420), (2, 4421)]);
         let b = catalog.subsystem(&nqn("b")).unwrap();
         assert!(b.allows(&nqn("host")) && !b.allows(&nqn("other")));

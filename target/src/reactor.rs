@@ -16,11 +16,13 @@ use ironside_common::memory::{HugePages, Memory, Pool};
 use ironside_common::provider::both::Both;
 #[cfg(feature = "ibv")]
 use ironside_common::provider::ibv::Incoming;
+use ironside_common::provider::shm::{ShmWire, Visitor};
 use ironside_common::provider::soft::{self, Interest, Soft};
-use ironside_common::provider::tcp::{TcpDialer, TcpWire};
+use ironside_common::provider::tcp::TcpWire;
+use ironside_common::provider::wires::{AnyDialer, AnyWire};
 use ironside_common::reactor::{Mailbox, Poll, Ring, RingError, Sender, Tenant, run, source};
 use ironside_common::time::Time;
-use ironside_common::verbs::{Kind, Sge, Token};
+use ironside_common::verbs::{Address, Kind, Sge, Token};
 
 use crate::backend::{Backends, Done, Medium, OpenMedium, Operation};
 use crate::catalog::{Catalog, Namespace};
@@ -40,6 +42,8 @@ const RETIRE_INTERVAL: Duration = Duration::from_millis(5);
 pub enum Letter {
     /// A connection the acceptor took.
     Adopt { socket: TcpStream, peer: SocketAddr, local: SocketAddr },
+    /// A process of this machine, which shares memory with us by now.
+    Admit { visitor: Visitor, peer: Address, local: Address },
     /// A connect request which an adapter got.
     #[cfg(feature = "ibv")]
     Welcome(Box<Incoming>),
@@ -144,7 +148,7 @@ fn in_words(unanswered: &[Unanswered]) -> String {
 
 struct Reactor {
     me: usize,
-    group: PollGroup<Both<TcpWire>, RingStorage>,
+    group: PollGroup<Both<AnyWire>, RingStorage>,
     mailbox: Mailbox<Letter>,
     post: Post,
     keeper: Option<mpsc::Sender<Keep>>,
@@ -212,7 +216,7 @@ impl Reactor {
         }
         let mut storage = RingStorage { backends, attached: Vec::new() };
         storage.attach(&catalog, ring).map_err(ReactorError::Attach)?;
-        let soft = Soft::new(Rc::clone(&memory), Box::new(TcpDialer), provider);
+        let soft = Soft::new(Rc::clone(&memory), Box::new(AnyDialer), provider);
         #[cfg(feature = "ibv")]
         let verbs = Both::new(soft, Rc::clone(&memory));
         #[cfg(not(feature = "ibv"))]
@@ -275,10 +279,10 @@ impl Reactor {
                 // Who asked may have given up.
                 let _ = asking.send(self.group.survey());
             }
-            Letter::Adopt { socket, peer, local } => match TcpWire::new(socket) {
-                Ok(wire) => self.group.verbs().adopt(wire, peer, local),
-                Err(error) => tracing::warn!(%peer, %error, "connection dropped"),
-            },
+            Letter::Adopt { socket, peer, local } => {
+                self.adopt(TcpWire::new(socket), peer.into(), local.into());
+            }
+            Letter::Admit { visitor, peer, local } => self.adopt(ShmWire::accepted(visitor), peer, local),
             #[cfg(feature = "ibv")]
             Letter::Welcome(incoming) => {
                 if let Err(error) = self.group.verbs().adopt_from_adapter(*incoming) {
@@ -293,6 +297,13 @@ impl Reactor {
             }
             Letter::Group(message) => self.group.on_message(now, message),
             Letter::Computed { queue, outcome } => self.group.on_computed(now, queue, outcome),
+        }
+    }
+
+    fn adopt(&mut self, wire: io::Result<impl Into<AnyWire>>, peer: Address, local: Address) {
+        match wire {
+            Ok(wire) => self.group.verbs().adopt(wire.into(), peer, local),
+            Err(error) => tracing::warn!(%peer, %error, "connection dropped"),
         }
     }
 

@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use ironside_common::reactor::clock::now;
+use ironside_common::verbs::Address;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
@@ -34,8 +35,8 @@ pub enum ServeError {
     #[error(transparent)]
     Control(#[from] ControlError),
     #[error("cannot listen at {0}{hint}", hint = listen_hint(.0, .1))]
-    Listen(SocketAddr, #[source] io::Error),
-    #[error("metrics cannot be told at {0}{hint}", hint = listen_hint(.0, .1))]
+    Listen(Address, #[source] io::Error),
+    #[error("metrics cannot be told at {0}{hint}", hint = listen_hint(&(*.0).into(), .1))]
     Metrics(SocketAddr, #[source] io::Error),
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
@@ -45,7 +46,7 @@ pub enum ServeError {
     Reactor(usize, #[source] ReactorError),
 }
 
-fn listen_hint(address: &SocketAddr, error: &io::Error) -> String {
+fn listen_hint(address: &Address, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
             ": something else listens there; stop it or choose another --listen".into()
@@ -53,13 +54,17 @@ fn listen_hint(address: &SocketAddr, error: &io::Error) -> String {
         io::ErrorKind::AddrNotAvailable => {
             format!(": no interface of this machine has that address{}", bracket_hint(address))
         }
+        io::ErrorKind::PermissionDenied if address.is_on_machine() => {
+            ": it takes the right to write its directory".into()
+        }
+        io::ErrorKind::NotFound if address.is_on_machine() => ": its directory has to be there".into(),
         io::ErrorKind::PermissionDenied => ": ports below 1024 are for root".into(),
         _ => String::new(),
     }
 }
 
 /// `::1:4460` is an address in full, but who writes it mostly means a port.
-fn bracket_hint(address: &SocketAddr) -> String {
+fn bracket_hint(address: &Address) -> String {
     let text = address.ip().to_string();
     match text.rsplit_once(':') {
         Some((before, port)) if port.len() == 4 && port.parse::<u16>().is_ok() => {
@@ -202,7 +207,8 @@ mod tests {
 
     #[test]
     fn a_port_behind_an_address_without_brackets_is_guessed() {
-        let hint = |text: &str| bracket_hint(&SocketAddr::new(text.parse().unwrap(), 4420));
+        let hint =
+            |text: &str| bracket_hint(&Address::from((text.parse::<std::net::IpAddr>().unwrap(), 4420)));
         assert_eq!(hint("::1:4460"), "; if 4460 is the port, write [::1]:4460");
         assert_eq!(hint("::4460"), "; if 4460 is the port, write [::]:4460");
         for address in ["::1", "2001:db8::abcd", "192.0.2.1"] {

@@ -70,7 +70,7 @@ impl Pair {
         let whole = |nsid: u32| Namespace::whole(nsid, Uuid::from_u128(nsid.into()), medium.clone());
         let limit = Limit { iops: NonZeroU64::new(50_000), burst_ms: 0, ..Limit::default() };
         let namespaces = vec![whole(1), Namespace { limit, ..whole(2) }];
-        let subsystem = Subsystem::new(nqn, "S", Hosts::Any, vec![address], namespaces).unwrap();
+        let subsystem = Subsystem::new(nqn, "S", Hosts::Any, vec![address.into()], namespaces).unwrap();
         // Each host has buckets of its own, too.
         let each = Limit { iops: NonZeroU64::new(100_000), ..limit };
         let subsystem = subsystem.with_host_limits(HostLimits {
@@ -100,7 +100,7 @@ impl Pair {
         let lkey = memory.register(Region::new(1 << 20).unwrap());
         let buffers = memory.sge(lkey, 0, 1 << 20);
         let mut provider = Soft::new(Rc::clone(&memory), Box::new(TcpDialer), settings);
-        let options = HostOptions::new(address, nqn, nqn, Uuid::from_u128(2));
+        let options = HostOptions::new(address.into(), nqn, nqn, Uuid::from_u128(2));
         let mut host = Host::new(options, memory).unwrap();
         host.start(&mut provider, clock::now());
         Self { group, listener, provider, host, buffers }
@@ -109,7 +109,7 @@ impl Pair {
     fn accept(&mut self) {
         while let Ok((socket, peer)) = self.listener.accept() {
             let local = TcpStream::local_addr(&socket).unwrap();
-            self.group.verbs().adopt(TcpWire::new(socket).unwrap(), peer, local);
+            self.group.verbs().adopt(TcpWire::new(socket).unwrap(), peer.into(), local.into());
         }
     }
 

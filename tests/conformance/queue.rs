@@ -251,7 +251,7 @@ fn check_discovery_entry(entry: &discovery::Entry) {
     let (subtype, nqn) = (entry.subsystem_type(), entry.subnqn().parse().unwrap());
     let at = entry.socket_address().unwrap();
     let port_id = entry.port_id.get();
-    let made = discovery::Entry::rdma(subtype, &nqn, at, port_id, entry.tsas.provider);
+    let made = discovery::Entry::rdma(subtype, &nqn, at.into(), port_id, entry.tsas.provider);
     let again = discovery::Entry { transport_requirements: entry.transport_requirements, ..made };
     assert_eq!(&again, entry);
 }

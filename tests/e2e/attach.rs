@@ -31,6 +31,8 @@ mod qos;
 mod reload;
 #[cfg(test)]
 mod reservation;
+#[cfg(test)]
+mod same_host;
 mod suite;
 #[cfg(test)]
 mod vhost_user;

@@ -22,7 +22,8 @@ impl Library {
         let target = Target::serve(place.path(), &["ram:8MiB,lba=512"]);
         let address = SocketAddr::from(([127, 0, 0, 1], target.port));
         let host_nqn = "nqn.2014-08.org.example:library".parse().unwrap();
-        let host = HostOptions::new(address, target.nqn.parse().unwrap(), host_nqn, Uuid::from_u128(7));
+        let host =
+            HostOptions::new(address.into(), target.nqn.parse().unwrap(), host_nqn, Uuid::from_u128(7));
         let options = AttachOptions { registration, ..AttachOptions::new(host) };
         Self { attached: Attached::attach(options).unwrap(), _target: target, _place: place }
     }

@@ -129,6 +129,6 @@ fn a_greedy_host_leaves_others_their_connects_reads_and_keep_alives() {
 fn attach(target: &Target) -> Attached {
     let address = SocketAddr::from(([127, 0, 0, 1], target.port));
     let host_nqn = "nqn.2014-08.org.example:limited".parse().unwrap();
-    let host = HostOptions::new(address, target.nqn.parse().unwrap(), host_nqn, Uuid::from_u128(7));
+    let host = HostOptions::new(address.into(), target.nqn.parse().unwrap(), host_nqn, Uuid::from_u128(7));
     Attached::attach(AttachOptions::new(host)).unwrap()
 }

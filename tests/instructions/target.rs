@@ -1,7 +1,6 @@
 //! A poll group of the target between a fabric and a medium which do nothing but report all as done: what is left is what
 //! a command costs the target itself.
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +12,8 @@ use ironside_common::nvme::property::PropertyId;
 use ironside_common::nvme::{Command, Completion, DataPointer, Nqn};
 use ironside_common::time::Time;
 use ironside_common::verbs::{
-    CmEvent, CmRequest, ConnectParameters, Connections, Event, Limits, PrivateData, QpHandle, Received,
-    Remote, Sge, TargetVerbs, Token, Verbs, Wc, WcStatus,
+    Address, CmEvent, CmRequest, ConnectParameters, Connections, Event, Limits, PrivateData, QpHandle,
+    Received, Remote, Sge, TargetVerbs, Token, Verbs, Wc, WcStatus,
 };
 use ironside_target::backend::{Done, Medium, OpenMedium, Operation};
 use ironside_target::catalog::{Catalog, Hosts, Namespace, Subsystem};
@@ -124,7 +123,7 @@ impl Connections for Fabric {
         panic!("the target rejects {request:?}");
     }
 
-    fn connect(&mut self, _: SocketAddr, _: ConnectParameters, _: &[u8]) -> QpHandle {
+    fn connect(&mut self, _: Address, _: ConnectParameters, _: &[u8]) -> QpHandle {
         unreachable!("a target does not connect")
     }
 
@@ -166,7 +165,7 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn connected() -> Self {
-        let address: SocketAddr = "192.0.2.1:4420".parse().expect("an address");
+        let address: Address = "192.0.2.1:4420".parse().expect("an address");
         let medium = OpenMedium::null(1 << 30, 512).expect("a medium");
         let namespace = Namespace::whole(1, Uuid::from_u128(1), medium);
         let subsystem = Subsystem::new(nqn("subsystem"), "S", Hosts::Any, vec![address], vec![namespace]);
@@ -226,7 +225,7 @@ impl Target {
     }
 
     /// Makes a queue pair queue `qid` of a controller, and says of which.
-    fn connect(&mut self, local: SocketAddr, qp: QpHandle, qid: u16, cntlid: u16) -> u16 {
+    fn connect(&mut self, local: Address, qp: QpHandle, qid: u16, cntlid: u16) -> u16 {
         let private_data = private_data::Request::new(qid, DEPTH, 0);
         let private_data: PrivateData = private_data.as_bytes().iter().copied().collect();
         let peer = "192.0.2.2:1".parse().expect("an address");

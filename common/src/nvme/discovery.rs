@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use super::fabrics::CNTLID_DYNAMIC;
 use super::{Nqn, text};
+use crate::verbs::Address;
 
 /// Head of the log as it is on the wire; entries follow.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
@@ -79,6 +80,8 @@ impl AddressFamily {
     pub const IPV6: Self = Self(2);
     pub const INFINIBAND: Self = Self(3);
     pub const FC: Self = Self(4);
+    /// Intra-host: the address is the host's own affair, here the path of a Unix socket.
+    pub const INTRA_HOST: Self = Self(254);
 }
 
 impl fmt::Display for AddressFamily {
@@ -88,6 +91,7 @@ impl fmt::Display for AddressFamily {
             Self::IPV6 => "ipv6",
             Self::INFINIBAND => "infiniband",
             Self::FC => "fibre-channel",
+            Self::INTRA_HOST => "intra-host",
             Self(other) => return write!(f, "address family {other}"),
         })
     }
@@ -179,8 +183,16 @@ impl Entry {
 
     /// An entry of the RDMA transport; `provider` is one of [`RdmaAttributes`]' PRTYPE.
     #[must_use]
-    pub fn rdma(subtype: SubsystemType, subnqn: &Nqn, at: SocketAddr, port_id: u16, provider: u8) -> Self {
-        let family = if at.is_ipv4() { AddressFamily::IPV4 } else { AddressFamily::IPV6 };
+    pub fn rdma(subtype: SubsystemType, subnqn: &Nqn, at: Address, port_id: u16, provider: u8) -> Self {
+        let (family, address, service) = match at {
+            Address::Ip(at) if at.is_ipv4() => {
+                (AddressFamily::IPV4, at.ip().to_string(), at.port().to_string())
+            }
+            Address::Ip(at) => (AddressFamily::IPV6, at.ip().to_string(), at.port().to_string()),
+            Address::Path(_) | Address::Process { .. } => {
+                (AddressFamily::INTRA_HOST, at.to_string(), String::new())
+            }
+        };
         Self {
             transport_type: TransportType::RDMA.0,
             address_family: family.0,
@@ -188,9 +200,9 @@ impl Entry {
             port_id: port_id.into(),
             cntlid: CNTLID_DYNAMIC.into(),
             admin_queue_size: Self::ADMIN_QUEUE_SIZE.into(),
-            service: text::terminated(&at.port().to_string()),
+            service: text::terminated(&service),
             subnqn: subnqn.to_field(),
-            address: text::terminated(&at.ip().to_string()),
+            address: text::terminated(&address),
             tsas: RdmaAttributes { qp_type: 1, provider, cm_service: 1, ..RdmaAttributes::new_zeroed() },
             ..Self::new_zeroed()
         }
@@ -289,6 +301,10 @@ mod tests {
         let six = Entry::rdma(SubsystemType::NVM, &Nqn::discovery(), "[::1]:1".parse().unwrap(), 1, 1);
         assert_eq!(six.address_family(), AddressFamily::IPV6);
         assert_eq!(six.socket_address(), Some("[::1]:1".parse().unwrap()));
+        let here = "/run/ironside.sock".parse().unwrap();
+        let here = Entry::rdma(SubsystemType::NVM, &Nqn::discovery(), here, 1, 1);
+        assert_eq!((here.address_family().0, &*here.address()), (254, "/run/ironside.sock"));
+        assert_eq!((here.socket_address(), &*here.service()), (None, ""));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! apart: even ones are connections of software, odd ones of adapters.
 #[cfg(feature = "ibv")]
 use std::io;
+#[cfg(feature = "ibv")]
 use std::net::SocketAddr;
 #[cfg(feature = "ibv")]
 use std::rc::Rc;
@@ -14,8 +15,8 @@ use crate::memory::Memory;
 use crate::reactor::source;
 use crate::time::Time;
 use crate::verbs::{
-    CmEvent, CmRequest, ConnectParameters, Connections, Event, Limits, QpHandle, Received, Remote, Sge,
-    TargetVerbs, Token, Verbs, Wc,
+    Address, CmEvent, CmRequest, ConnectParameters, Connections, Event, Limits, QpHandle, Received, Remote,
+    Sge, TargetVerbs, Token, Verbs, Wc,
 };
 
 /// Connections of each kind: all that half of the handles name.
@@ -131,7 +132,7 @@ impl<W: Wire> Both<W> {
     }
 
     /// See [`Soft::adopt`].
-    pub fn adopt(&mut self, wire: W, peer: SocketAddr, local: SocketAddr) {
+    pub fn adopt(&mut self, wire: W, peer: Address, local: Address) {
         self.soft.adopt(wire, peer, local);
     }
 
@@ -309,7 +310,7 @@ impl<W: Wire> Connections for Both<W> {
         route!(self, request.qp, |verbs, qp| verbs.reject(CmRequest { qp, ..request }, private_data));
     }
 
-    fn connect(&mut self, to: SocketAddr, parameters: ConnectParameters, private_data: &[u8]) -> QpHandle {
+    fn connect(&mut self, to: Address, parameters: ConnectParameters, private_data: &[u8]) -> QpHandle {
         Inner::Soft(self.soft.connect(to, parameters, private_data)).outer()
     }
 

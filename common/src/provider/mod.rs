@@ -8,3 +8,4 @@ pub mod shm;
 pub mod sim;
 pub mod soft;
 pub mod tcp;
+pub mod wires;

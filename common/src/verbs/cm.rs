@@ -1,9 +1,8 @@
 //! Connection management: listen is the acceptor's; here is what a reactor sees of it.
-use std::net::SocketAddr;
 
 use arrayvec::ArrayVec;
 
-use super::QpHandle;
+use super::{Address, QpHandle};
 
 /// Private data of a connect request or reply, without what the transport put around it.
 pub type PrivateData = ArrayVec<u8, 196>;
@@ -14,15 +13,16 @@ pub type PrivateData = ArrayVec<u8, 196>;
 pub struct CmRequest {
     /// The queue pair it will be once accepted.
     pub qp: QpHandle,
-    pub peer: SocketAddr,
+    pub peer: Address,
     /// The address of ours it came to; never a wildcard.
-    pub local: SocketAddr,
+    pub local: Address,
     pub private_data: PrivateData,
     /// RDMA Reads the peer lets us have outstanding (its IRD).
     pub reads: u32,
 }
 
 /// What became of a connection.
+#[expect(clippy::large_enum_variant, reason = "it travels in a box, and mostly is the largest")]
 #[derive(Debug)]
 pub enum CmEvent {
     Request(CmRequest),
@@ -83,7 +83,7 @@ pub trait Connections {
     fn reject(&mut self, request: CmRequest, private_data: &[u8]);
 
     /// Starts to connect; [`CmEvent::Established`] or [`CmEvent::Refused`] follows.
-    fn connect(&mut self, to: SocketAddr, parameters: ConnectParameters, private_data: &[u8]) -> QpHandle;
+    fn connect(&mut self, to: Address, parameters: ConnectParameters, private_data: &[u8]) -> QpHandle;
 
     /// Ends the connection: all work completes, flushed unless it was done, then
     /// [`CmEvent::Disconnected`] comes. Harmless if it has ended already.

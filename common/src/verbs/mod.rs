@@ -6,11 +6,13 @@
 //!
 //! *Posting never fails, it completes*: work posted to a broken queue pair completes as flushed. Posting
 //! past the limits is a bug of ours and panics. Differences between adapters are data in [`Limits`].
+mod address;
 mod cm;
 mod registration;
 mod sge;
 mod token;
 
+pub use address::{Address, AddressError, SocketPath};
 pub use cm::{CmEvent, CmRequest, ConnectParameters, Connections, PrivateData, RejectReason};
 pub use registration::Registration;
 pub use sge::{Access, Remote, Sge};

@@ -2,7 +2,7 @@
 #[cfg(feature = "ibv")]
 use ironside_common::provider::ibv::Ibv;
 use ironside_common::provider::soft::Interest;
-use ironside_common::provider::tcp::TcpSoft;
+use ironside_common::provider::wires::AnySoft;
 use ironside_common::reactor::{Ring, source};
 use ironside_common::time::Time;
 use ironside_common::verbs::{Connections, HostVerbs, Token};
@@ -28,7 +28,7 @@ pub(super) trait Carrier: HostVerbs + Connections {
     fn on_ready(&mut self, token: Token);
 }
 
-impl Carrier for TcpSoft {
+impl Carrier for AnySoft {
     fn pump(&mut self, now: Time) -> bool {
         Self::pump(self, now)
     }

@@ -22,7 +22,6 @@ mod tests;
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -32,6 +31,7 @@ use ironside_common::auth::{Keys, Outcome};
 use ironside_common::memory::SizeClass;
 use ironside_common::provider::soft;
 use ironside_common::reactor::{RingError, Sender, mailbox};
+use ironside_common::verbs::Address;
 
 use crate::host::{
     Answer, ConnectError, Controller, Counters, DiscoveryLog, HostEvent, HostOptions, Namespace,
@@ -89,7 +89,7 @@ impl Crc {
 pub struct AttachOptions {
     pub host: HostOptions,
     /// Where the same subsystem is reached too, by ways of their own.
-    pub more_addresses: Vec<SocketAddr>,
+    pub more_addresses: Vec<Address>,
     /// Which of several ways a request takes.
     pub policy: Policy,
     pub crc: Crc,
@@ -118,7 +118,7 @@ impl AttachOptions {
     }
 
     /// Every address, that of the host first.
-    fn addresses(&self) -> Vec<SocketAddr> {
+    fn addresses(&self) -> Vec<Address> {
         std::iter::once(self.host.address).chain(self.more_addresses.iter().copied()).collect()
     }
 }

@@ -3,6 +3,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use ironside_common::verbs::Address;
+
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -66,10 +68,12 @@ pub enum ProviderError {
         "no RDMA adapter owns {interface}, which leads to {to}; ironside-target devices says which there are, and --provider iwarp needs none"
     )]
     NotOnTheWay { interface: String, to: SocketAddr },
+    #[error("{0} is on this machine, where no RDMA adapter leads; leave out --provider ibv")]
+    OnMachine(Box<Address>),
     #[error(
         "an RDMA adapter leads to {by_adapter}, and software to {by_software}: one attachment has one of them; --provider iwarp takes software to both"
     )]
-    Mixed { by_adapter: SocketAddr, by_software: SocketAddr },
+    Mixed { by_adapter: Box<Address>, by_software: Box<Address> },
 }
 
 impl Provider {
@@ -83,11 +87,13 @@ impl Provider {
     ///
     /// # Errors
     /// As [`Self::by_adapter`], and if only some do.
-    pub fn by_adapters(self, to: &[SocketAddr]) -> Result<bool, ProviderError> {
+    pub fn by_adapters(self, to: &[Address]) -> Result<bool, ProviderError> {
         let ways = to.iter().map(|&to| Ok((to, self.by_adapter(to)?))).collect::<Result<Vec<_>, _>>()?;
         let first = |by| ways.iter().find(|(_, way)| *way == by).map(|(to, _)| *to);
         match (first(true), first(false)) {
-            (Some(by_adapter), Some(by_software)) => Err(ProviderError::Mixed { by_adapter, by_software }),
+            (Some(by_adapter), Some(by_software)) => {
+                Err(ProviderError::Mixed { by_adapter: by_adapter.into(), by_software: by_software.into() })
+            }
             (by_adapter, _) => Ok(by_adapter.is_some()),
         }
     }
@@ -96,7 +102,10 @@ impl Provider {
     ///
     /// # Errors
     /// If one is demanded, and there is none on the way.
-    pub fn by_adapter(self, to: SocketAddr) -> Result<bool, ProviderError> {
+    pub fn by_adapter(self, to: Address) -> Result<bool, ProviderError> {
+        let Some(to) = to.socket() else {
+            return if self == Self::Ibv { Err(ProviderError::OnMachine(to.into())) } else { Ok(false) };
+        };
         match self {
             Self::Iwarp => Ok(false),
             Self::Auto => {
@@ -138,6 +147,9 @@ mod tests {
     #[test]
     fn software_is_taken_unless_an_adapter_is_on_the_way_or_demanded() {
         let loopback = "127.0.0.1:4420".parse().unwrap();
+        let socket: Address = "/run/ironside.sock".parse().unwrap();
+        assert_eq!(Provider::Auto.by_adapters(&[socket, loopback]), Ok(false));
+        assert_eq!(Provider::Ibv.by_adapter(socket), Err(ProviderError::OnMachine(socket.into())));
         assert_eq!(Provider::Iwarp.by_adapter(loopback), Ok(false));
         assert_eq!(Provider::Auto.by_adapter(loopback), Ok(false));
         let refused = Provider::Ibv.by_adapter(loopback).unwrap_err().to_string();

@@ -8,7 +8,7 @@ use ironside_common::memory::{Memory, Pool, SizeClass};
 #[cfg(feature = "ibv")]
 use ironside_common::provider::ibv::{Ibv, Library};
 use ironside_common::provider::soft::{self, Soft};
-use ironside_common::provider::tcp::{TcpDialer, TcpSoft};
+use ironside_common::provider::wires::{AnyDialer, AnySoft};
 use ironside_common::reactor::{
     Mailbox, Poll, Ring, Sender, Tenant, clock, pin_to_core, run as run_reactor, source,
 };
@@ -98,11 +98,11 @@ fn run_by<C: Carrier>(
         .and_then(|why| Some((Seats { core, is_first, computing, mailbox, ready: ready?, events }, why))))
 }
 
-fn software(options: &AttachOptions, memory: &Rc<Memory>) -> Result<TcpSoft, AttachError> {
+fn software(options: &AttachOptions, memory: &Rc<Memory>) -> Result<AnySoft, AttachError> {
     let seed = uuid::Uuid::new_v4().as_u64_pair().0;
     let registration = options.registration.asked().unwrap_or_default();
     let settings = soft::Settings { seed, registration, ..options.crc.settings() };
-    Ok(Soft::new(Rc::clone(memory), Box::new(TcpDialer), settings))
+    Ok(Soft::new(Rc::clone(memory), Box::new(AnyDialer), settings))
 }
 
 #[cfg(feature = "ibv")]
@@ -112,7 +112,7 @@ fn adapters(options: &AttachOptions, memory: &Rc<Memory>) -> Result<Ibv, AttachE
 }
 
 #[cfg(not(feature = "ibv"))]
-fn adapters(options: &AttachOptions, memory: &Rc<Memory>) -> Result<TcpSoft, AttachError> {
+fn adapters(options: &AttachOptions, memory: &Rc<Memory>) -> Result<AnySoft, AttachError> {
     software(options, memory)
 }
 

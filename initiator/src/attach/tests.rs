@@ -7,7 +7,7 @@ use super::*;
 fn options(address: SocketAddr) -> AttachOptions {
     let nqn = "nqn.2014-08.org.example:sub1".parse().unwrap();
     let host_nqn = "nqn.2014-08.org.example:host".parse().unwrap();
-    AttachOptions::new(HostOptions::new(address, nqn, host_nqn, uuid::Uuid::from_u128(7)))
+    AttachOptions::new(HostOptions::new(address.into(), nqn, host_nqn, uuid::Uuid::from_u128(7)))
 }
 
 #[test]

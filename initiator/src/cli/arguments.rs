@@ -1,5 +1,6 @@
 //! Arguments several commands share.
-use std::net::{SocketAddr, ToSocketAddrs};
+use ironside_common::verbs::{Address, SocketPath};
+use std::net::ToSocketAddrs;
 
 use clap::{Args, ValueEnum};
 use ironside_common::identity::{HostIdentity, host_identity};
@@ -42,7 +43,8 @@ pub(super) struct Target {
     /// Transport
     #[arg(short = 't', long, value_name = "TRTYPE", default_value = "rdma")]
     pub(super) transport: Transport,
-    /// Address of the target: a name, or an IPv4 or IPv6 address; connect takes several, one for each path
+    /// Address of the target: a name, an IPv4 or IPv6 address, or the path of its Unix socket on this machine; connect takes
+    /// several, one for each path
     #[arg(short = 'a', long, value_name = "ADDRESS", required = true)]
     pub(super) traddr: Vec<String>,
     /// Port of the target: one for all addresses, or as many as there are addresses
@@ -77,13 +79,13 @@ impl Target {
     }
 
     /// The same by the way which leads to this address.
-    pub(super) fn options_at(&self, address: SocketAddr, nqn: Nqn) -> Result<HostOptions, CliError> {
+    pub(super) fn options_at(&self, address: Address, nqn: Nqn) -> Result<HostOptions, CliError> {
         let (host_nqn, host_id) = self.host()?;
         Ok(HostOptions::new(address, nqn, host_nqn, host_id))
     }
 
     /// Where the target is reached, in the order given: one address at least, and none twice.
-    pub(super) fn addresses(&self) -> Result<Vec<SocketAddr>, CliError> {
+    pub(super) fn addresses(&self) -> Result<Vec<Address>, CliError> {
         let Self { traddr, trsvcid, .. } = self;
         if traddr.len() > PATHS_MAX {
             return Err(CliError::TooManyAddresses);
@@ -91,7 +93,7 @@ impl Target {
         if trsvcid.len() != 1 && trsvcid.len() != traddr.len() {
             return Err(CliError::Ports);
         }
-        let mut addresses: Vec<SocketAddr> = Vec::new();
+        let mut addresses: Vec<Address> = Vec::new();
         for (name, port) in traddr.iter().zip(trsvcid.iter().cycle()) {
             let address = resolve(name, *port)?;
             if addresses.contains(&address) {
@@ -111,12 +113,15 @@ impl Target {
     }
 }
 
-fn resolve(traddr: &str, port: u16) -> Result<SocketAddr, CliError> {
+fn resolve(traddr: &str, port: u16) -> Result<Address, CliError> {
+    if traddr.starts_with('/') {
+        return SocketPath::new(traddr).map(Address::Path).map_err(CliError::SocketPath);
+    }
     // Brackets are how an IPv6 address is written elsewhere.
     let name = traddr.trim_start_matches('[').trim_end_matches(']');
     let unresolved = |source| CliError::Address { traddr: traddr.to_owned(), source };
     let mut addresses = (name, port).to_socket_addrs().map_err(unresolved)?;
-    addresses.next().ok_or_else(|| unresolved(std::io::ErrorKind::NotFound.into()))
+    addresses.next().map(Address::Ip).ok_or_else(|| unresolved(std::io::ErrorKind::NotFound.into()))
 }
 
 #[cfg(test)]
@@ -141,6 +146,8 @@ mod tests {
         assert_eq!(addresses("-a 192.0.2.1").unwrap(), ["192.0.2.1:4420"]);
         assert_eq!(addresses("-a 192.0.2.1 -a ::1 -s 1").unwrap(), ["192.0.2.1:1", "[::1]:1"]);
         assert_eq!(addresses("-a ::1 -a ::1 -s 1 -s 2").unwrap(), ["[::1]:1", "[::1]:2"]);
+        assert_eq!(addresses("-a /run/a.sock -a ::1").unwrap(), ["/run/a.sock", "[::1]:4420"]);
+        assert!(matches!(addresses(&format!("-a /{}", "x".repeat(200))), Err(CliError::SocketPath(_))));
         assert!(matches!(addresses("-a ::1 -a ::1"), Err(CliError::SameAddress(_))));
         assert!(matches!(addresses("-a ::1 -s 1 -s 2"), Err(CliError::Ports)));
         let nine = ["-a ::1"; PATHS_MAX + 1].join(" ");

@@ -2,7 +2,6 @@
 mod device;
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
@@ -10,7 +9,7 @@ use ironside_common::auth::HostError;
 use ironside_common::identity::IdentityError;
 use ironside_common::nvme::Status;
 use ironside_common::nvme::fabrics::InvalidParameter;
-use ironside_common::verbs::RejectReason;
+use ironside_common::verbs::{Address, RejectReason};
 use serde::{Deserialize, Serialize};
 
 use super::attachment::{DirectoryError, Via};
@@ -54,7 +53,9 @@ pub enum CliError {
     #[error("a port (-s) is given once for all addresses, or once for each")]
     Ports,
     #[error("{0} is given twice: a path is named once")]
-    SameAddress(SocketAddr),
+    SameAddress(Address),
+    #[error("--traddr: {0}")]
+    SocketPath(#[source] ironside_common::verbs::AddressError),
     #[error("an attachment has {PATHS_MAX} paths at most")]
     TooManyAddresses,
     #[error(transparent)]
@@ -130,6 +131,7 @@ impl CliError {
             | Self::PollQueues { .. }
             | Self::Ports
             | Self::SameAddress(_)
+            | Self::SocketPath(_)
             | Self::TooManyAddresses
             | Self::KeyLength { .. }
             | Self::Identity(_)
@@ -298,7 +300,7 @@ mod tests {
     #[test]
     fn a_host_which_is_not_admitted_is_told_its_name() {
         let nqn = |name: &str| format!("nqn.2014-08.org.example:{name}").parse().unwrap();
-        let address = "192.0.2.1:4420".parse().unwrap();
+        let address: Address = "192.0.2.1:4420".parse().unwrap();
         let options = Box::new(HostOptions::new(address, nqn("disk"), nqn("me"), uuid::Uuid::nil()));
         let refusal = Refusal { status: Status::CONNECT_INVALID_HOST, value: 0 };
         let source = AttachError::Connect(ConnectError::HostNotAllowed { refusal });

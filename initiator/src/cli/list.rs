@@ -1,8 +1,8 @@
 //! `ironside list`: what is attached, in nvme-cli's columns.
-use std::net::SocketAddr;
 
 use clap::Args;
 use ironside_common::size::Size;
+use ironside_common::verbs::Address;
 use serde_json::{Value, json};
 
 use super::arguments::{Format, Output};
@@ -127,8 +127,11 @@ fn path_in_words(path: &PathCondition) -> String {
     text
 }
 
-fn address(address: SocketAddr) -> String {
-    format!("traddr={},trsvcid={}", address.ip(), address.port())
+fn address(address: Address) -> String {
+    match address.socket() {
+        Some(address) => format!("traddr={},trsvcid={}", address.ip(), address.port()),
+        None => format!("traddr={address}"),
+    }
 }
 
 /// A time as people say it, in its two largest units.

@@ -186,7 +186,8 @@ fn in_configuration(path: &Path, text: &str, options: &HostOptions) -> Result<Gi
     let failed = |error: String| SecretsError::Configuration(path.into(), error);
     let root: Value = serde_json::from_str(text).map_err(|error| failed(error.to_string()))?;
     let hosts = root.as_array().or_else(|| root["hosts"].as_array());
-    let address = options.address.ip().to_string();
+    let address =
+        options.address.socket().map_or_else(|| options.address.to_string(), |at| at.ip().to_string());
     let named = |value: &&Value, key: &str, name: &Nqn| value[key].as_str() == Some(name.as_str());
     let host = hosts.and_then(|hosts| hosts.iter().find(|one| named(one, "hostnqn", &options.host_nqn)));
     let Some(host) = host else { return Ok(Given::default()) };

@@ -1,10 +1,10 @@
 //! What a host is told before it connects.
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ironside_common::auth::Keys;
 use ironside_common::nvme::Nqn;
+use ironside_common::verbs::Address;
 
 use super::passed::Passed;
 use super::queue::MAX_QUEUE_SIZE;
@@ -32,7 +32,7 @@ pub enum Role {
 /// Which controller, and how. The names are nvme-cli's.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
-    pub address: SocketAddr,
+    pub address: Address,
     pub nqn: Nqn,
     pub role: Role,
     pub host_nqn: Nqn,
@@ -89,7 +89,7 @@ pub enum OptionsError {
 impl HostOptions {
     /// The defaults of nvme-cli where it has some; one I/O queue, since one reactor drives them all.
     #[must_use]
-    pub fn new(address: SocketAddr, nqn: Nqn, host_nqn: Nqn, host_id: uuid::Uuid) -> Self {
+    pub fn new(address: Address, nqn: Nqn, host_nqn: Nqn, host_id: uuid::Uuid) -> Self {
         Self {
             address,
             nqn,

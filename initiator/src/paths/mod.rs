@@ -15,7 +15,6 @@ mod policy;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +23,7 @@ use ironside_common::auth::{Job, Keys, Outcome};
 use ironside_common::memory::Memory;
 use ironside_common::nvme::log_page::AnaState;
 use ironside_common::time::Time;
-use ironside_common::verbs::{CmEvent, Connections, Event, HostVerbs, QpHandle};
+use ironside_common::verbs::{Address, CmEvent, Connections, Event, HostVerbs, QpHandle};
 
 use self::parked::Parked;
 pub use self::policy::Policy;
@@ -39,7 +38,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// How one path is doing.
 #[derive(Clone, Debug)]
 pub struct PathStatus {
-    pub address: SocketAddr,
+    pub address: Address,
     pub state: State,
     pub cntlid: Option<u16>,
     /// Of each namespace, by the index it has among all: its state by this path; nothing if the path does not lead there.
@@ -112,13 +111,13 @@ impl Paths {
     /// If there is no address or there are too many, or the options are not valid.
     pub fn new(
         options: &HostOptions,
-        addresses: &[SocketAddr],
+        addresses: &[Address],
         policy: Policy,
         memory: &Rc<Memory>,
     ) -> io::Result<Self> {
         assert!((1..=PATHS_MAX).contains(&addresses.len()), "addresses are counted where they come from");
         let one_of_many = addresses.len() > 1;
-        let path = |&address: &SocketAddr| {
+        let path = |&address: &Address| {
             let options = HostOptions { address, one_of_many, ..options.clone() };
             Ok(Path {
                 host: Host::new(options, Rc::clone(memory))?,

@@ -1,11 +1,11 @@
 //! By which way a namespace can be used: asymmetric namespace access, and which part of a subsystem is another
 //! target's. The same namespace may be reached at several listeners, and by several targets; for each way its group has a
 //! state of its own.
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use ironside_common::nvme::fabrics::CNTLID_MAX;
 use ironside_common::nvme::log_page::AnaState;
+use ironside_common::verbs::Address;
 
 use super::{Namespace, Subsystem, covers};
 
@@ -20,7 +20,7 @@ pub const CNTLIDS: RangeInclusive<u16> = 1..=CNTLID_MAX;
 pub struct Access {
     pub group: u32,
     /// `None`: at all listeners of which nothing else is said.
-    pub listen: Option<SocketAddr>,
+    pub listen: Option<Address>,
     pub state: AnaState,
 }
 
@@ -64,7 +64,7 @@ impl Subsystem {
 
     /// The state of a group for controllers whose host came to `local`.
     #[must_use]
-    pub fn ana_state(&self, group: u32, local: SocketAddr) -> AnaState {
+    pub fn ana_state(&self, group: u32, local: Address) -> AnaState {
         let is_there = |one: &&Access| one.listen.is_none_or(|listen| covers(listen, local));
         let said = self.access.iter().filter(|one| one.group == group).filter(is_there);
         said.max_by_key(|one| one.precedence()).map_or(AnaState::OPTIMIZED, |one| one.state)
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn what_is_said_of_a_listener_goes_before_what_is_said_of_all() {
-        let at = |address: &str| -> SocketAddr { address.parse().unwrap() };
+        let at = |address: &str| -> Address { address.parse().unwrap() };
         let of = |group, listen: Option<&str>, state| Access { group, listen: listen.map(at), state };
         let subsystem =
             subsystem("a", Hosts::Any, &["0.0.0.0:4420", "10.0.0.1:4421"], &[]).with_access(vec![

@@ -19,6 +19,7 @@ use ironside_common::auth::{Group, Hash};
 use ironside_common::memory::HugePages;
 use ironside_common::nvme::Nqn;
 use ironside_common::reactor::Poll;
+use ironside_common::verbs::Address;
 use uuid::Uuid;
 
 use crate::catalog::Access;
@@ -207,7 +208,7 @@ impl Config {
     }
 
     /// The listeners of a subsystem.
-    pub fn listeners_of(&self, subsystem: &Subsystem) -> Vec<(SocketAddr, Provider)> {
+    pub fn listeners_of(&self, subsystem: &Subsystem) -> Vec<(Address, Provider)> {
         let listen = subsystem.listen.as_ref().unwrap_or(&self.listen);
         listen.iter().map(|one| (one.address, one.provider.unwrap_or(self.provider))).collect()
     }

@@ -2,11 +2,11 @@
 //! Whoever changes it does not touch the rest; and after each change it is read again, so that it is never wrong.
 mod node;
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use ironside_common::nvme::Nqn;
 use ironside_common::nvme::log_page::AnaState;
+use ironside_common::verbs::Address;
 use toml_edit::{DocumentMut, InlineTable, TableLike, Value};
 
 use self::node::{Node, keep_list};
@@ -282,7 +282,7 @@ impl Draft {
     pub fn set_access(
         &mut self,
         nqn: &Nqn,
-        (listen, group): (SocketAddr, u32),
+        (listen, group): (Address, u32),
         state: Option<AnaState>,
     ) -> Result<(), DraftError> {
         let said = &self.subsystem(nqn)?.access;

@@ -1,10 +1,10 @@
 //! What a new configuration changes while the old one is served: what is done, what has to wait for a restart, and
 //! how it is told. It reads and opens; whoever serves takes the result over.
 use std::fmt;
-use std::net::SocketAddr;
 
 use ironside_common::nvme::Nqn;
 use ironside_common::nvme::log_page::AnaState;
+use ironside_common::verbs::Address;
 
 use super::config::{Config, ConfigError};
 use super::prepare::{PrepareError, Served};
@@ -39,14 +39,14 @@ pub enum Change {
     /// Other hosts see it.
     NamespaceShown(Nqn, u32),
     /// The state of a group at a listener.
-    AccessChanged(Nqn, u32, SocketAddr, AnaState),
+    AccessChanged(Nqn, u32, Address, AnaState),
     /// All hosts together may ask of it what this says.
     NamespaceLimited(Nqn, u32, Limit),
     HostLimitsChanged(Nqn),
     HostsChanged(Nqn),
     KeysChanged(Nqn),
-    ListenerAdded(SocketAddr),
-    ListenerRemoved(SocketAddr),
+    ListenerAdded(Address),
+    ListenerRemoved(Address),
     /// There may be so many from now on. Who is there stays.
     Limited(Resource, u64),
 }
@@ -123,7 +123,7 @@ pub fn changes(old: &Catalog, new: &Catalog) -> Vec<Change> {
     }
     let added = new.subsystems().iter().map(Subsystem::nqn).filter(|nqn| old.subsystem(nqn).is_none());
     changes.extend(added.map(|nqn| Change::SubsystemAdded(*nqn)));
-    let gone = |from: &Catalog, to: &Catalog| -> Vec<SocketAddr> {
+    let gone = |from: &Catalog, to: &Catalog| -> Vec<Address> {
         let there = |one: &Listener| to.listeners().iter().any(|other| one.is(other));
         from.listeners().iter().filter(|one| !there(one)).map(|one| one.address).collect()
     };

@@ -1,6 +1,8 @@
 //! Which listeners are served by RDMA adapters: what the configuration wants, held against what this machine has.
 use std::net::SocketAddr;
 
+use ironside_common::verbs::Address;
+
 use super::config::{Config, Provider};
 
 /// Why a listener cannot be served as the configuration wants.
@@ -9,7 +11,7 @@ pub enum WayError {
     #[error(
         "{0} is no address of an RDMA adapter: name one which an adapter owns, or serve in software by provider `iwarp`"
     )]
-    NoAdaptersAddress(SocketAddr),
+    NoAdaptersAddress(Address),
     #[error(
         "no RDMA adapter owns {0}: `ironside-target devices` says what there is; provider `iwarp` needs none"
     )]
@@ -22,7 +24,7 @@ pub enum WayError {
 ///
 /// # Errors
 /// If an adapter is demanded which is not there, or cannot be used.
-pub fn by_adapters(config: &Config) -> Result<Vec<SocketAddr>, WayError> {
+pub fn by_adapters(config: &Config) -> Result<Vec<Address>, WayError> {
     let mut addresses = Vec::new();
     for (at, provider) in config.subsystems.iter().flat_map(|subsystem| config.listeners_of(subsystem)) {
         if !addresses.contains(&at) && is_by_adapter(at, provider)? {
@@ -32,7 +34,10 @@ pub fn by_adapters(config: &Config) -> Result<Vec<SocketAddr>, WayError> {
     Ok(addresses)
 }
 
-fn is_by_adapter(at: SocketAddr, provider: Provider) -> Result<bool, WayError> {
+fn is_by_adapter(at: Address, provider: Provider) -> Result<bool, WayError> {
+    let Some(at) = at.socket() else {
+        return if provider == Provider::Ibv { Err(WayError::NoAdaptersAddress(at)) } else { Ok(false) };
+    };
     let ip = at.ip().to_canonical();
     let is_adapters = !ip.is_loopback() && !ip.is_unspecified();
     match provider {
@@ -49,7 +54,7 @@ fn is_by_adapter(at: SocketAddr, provider: Provider) -> Result<bool, WayError> {
                 Ok(false)
             }
         },
-        Provider::Ibv if !is_adapters => Err(WayError::NoAdaptersAddress(at)),
+        Provider::Ibv if !is_adapters => Err(WayError::NoAdaptersAddress(at.into())),
         Provider::Ibv => match adapter_at(at) {
             Ok(found) => found.map(|_| true).ok_or(WayError::NoAdapter(at)),
             Err(why) => Err(WayError::Unusable { at, why }),
@@ -74,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    fn told(listen: &str) -> Result<Vec<SocketAddr>, String> {
+    fn told(listen: &str) -> Result<Vec<Address>, String> {
         let text =
             format!("listen = [{listen:?}]\n[[subsystem]]\n[[subsystem.namespace]]\nnull = \"1MiB\"\n");
         by_adapters(&Config::parse(Path::new("target.toml"), &text).unwrap())

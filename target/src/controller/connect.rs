@@ -1,12 +1,12 @@
 //! Connect: who may have a controller, and which queues may join one (NVM Express base specification 2.2, section 6.3).
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ironside_common::nvme::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, InvalidParameter};
 use ironside_common::nvme::{Nqn, Status};
 use ironside_common::time::Time;
+use ironside_common::verbs::Address;
 
 use super::Controller;
 use super::async_event::AsyncEvents;
@@ -24,7 +24,7 @@ pub struct Admission {
     /// Its identifier, which no other controller of this target has.
     pub cntlid: u16,
     /// The address of ours the connection came to.
-    pub local: SocketAddr,
+    pub local: Address,
     /// Most entries of a queue, a count.
     pub queue_depth: u16,
     /// Bytes of data a command capsule may carry.
@@ -185,7 +185,7 @@ fn check_format(connect: &Connect) -> Result<(), Refusal> {
 }
 
 /// The subsystem a Connect names, if its host may have it where it came in.
-fn find(catalog: &Catalog, local: SocketAddr, data: &ConnectData, host: &Nqn) -> Result<Nqn, Refusal> {
+fn find(catalog: &Catalog, local: Address, data: &ConnectData, host: &Nqn) -> Result<Nqn, Refusal> {
     let nqn = Nqn::from_field(&data.subnqn).map_err(|_| InvalidParameter::SUBNQN)?;
     if nqn.is_discovery() {
         return Ok(nqn);

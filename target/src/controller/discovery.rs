@@ -1,9 +1,9 @@
 //! The discovery log as one host sees it on one connection (NVM Express base specification 2.2, section
 //! 5.1.12.3.1).
-use std::net::SocketAddr;
 
 use ironside_common::nvme::Nqn;
 use ironside_common::nvme::discovery::{Entry, RdmaAttributes, SubsystemType, TransportRequirements};
+use ironside_common::verbs::Address;
 
 use crate::catalog::{Catalog, Subsystem, Way};
 
@@ -12,9 +12,9 @@ use crate::catalog::{Catalog, Subsystem, Way};
 pub(super) fn entries<'a>(
     catalog: &'a Catalog,
     host: &'a Nqn,
-    local: SocketAddr,
+    local: Address,
 ) -> impl Iterator<Item = Entry> + 'a {
-    let local = SocketAddr::new(local.ip().to_canonical(), local.port());
+    let local = canonical(local);
     let here = catalog.listeners().iter().find(|listener| reachable(listener.address, local) == Some(local));
     let (port_id, by) = here.map_or((0, Way::Software), |listener| (listener.port_id, listener.by));
     let discovery = entry(SubsystemType::CURRENT_DISCOVERY, &Nqn::discovery(), local, port_id, by);
@@ -25,7 +25,7 @@ pub(super) fn entries<'a>(
 fn ways_to<'a>(
     catalog: &'a Catalog,
     subsystem: &'a Subsystem,
-    local: SocketAddr,
+    local: Address,
 ) -> impl Iterator<Item = Entry> + 'a {
     catalog.listeners().iter().filter(|listener| subsystem.listens_at(listener.address)).filter_map(
         move |listener| {
@@ -35,7 +35,7 @@ fn ways_to<'a>(
     )
 }
 
-fn entry(subtype: SubsystemType, nqn: &Nqn, at: SocketAddr, port_id: u16, by: Way) -> Entry {
+fn entry(subtype: SubsystemType, nqn: &Nqn, at: Address, port_id: u16, by: Way) -> Entry {
     let provider = match by {
         Way::Software => RdmaAttributes::PROVIDER_IWARP,
         // Whether InfiniBand or which RoCE, each connection finds out for itself.
@@ -48,13 +48,18 @@ fn entry(subtype: SubsystemType, nqn: &Nqn, at: SocketAddr, port_id: u16, by: Wa
 }
 
 /// Where a listener can be reached, for a host that reached us at `local`. Nothing is known of a wildcard of
-/// the other family.
-fn reachable(listener: SocketAddr, local: SocketAddr) -> Option<SocketAddr> {
-    let ip = listener.ip().to_canonical();
-    if !ip.is_unspecified() {
-        return Some(SocketAddr::new(ip, listener.port()));
+/// the other family. Whoever came over a network is not told of sockets of this machine.
+fn reachable(listener: Address, local: Address) -> Option<Address> {
+    let Address::Ip(bound) = canonical(listener) else { return local.is_on_machine().then_some(listener) };
+    if !bound.ip().is_unspecified() {
+        return Some(bound.into());
     }
-    (ip.is_ipv6() || local.is_ipv4()).then(|| SocketAddr::new(local.ip(), listener.port()))
+    let local = local.socket()?;
+    (listener.ip().is_ipv6() || local.is_ipv4()).then(|| Address::from((local.ip(), bound.port())))
+}
+
+fn canonical(address: Address) -> Address {
+    address.socket().map_or(address, |at| Address::from((at.ip().to_canonical(), at.port())))
 }
 
 #[cfg(test)]
@@ -63,7 +68,7 @@ mod tests {
     use crate::catalog::Hosts;
     use crate::catalog::tests::{nqn, subsystem};
 
-    fn log(catalog: &Catalog, host: &str, local: &str) -> Vec<(String, Option<SocketAddr>, u16)> {
+    fn log(catalog: &Catalog, host: &str, local: &str) -> Vec<(String, Option<std::net::SocketAddr>, u16)> {
         let describe =
             |entry: Entry| (entry.subnqn(), entry.socket_address(), u16::from(entry.subsystem_type));
         entries(catalog, &nqn(host), local.parse().unwrap()).map(describe).collect()
@@ -92,6 +97,20 @@ mod tests {
             log(&catalog, "stranger", "[::1]:4421"),
             [(discovery, at("[::1]:4421"), 3), (a, at("[::1]:4421"), 2)]
         );
+    }
+
+    #[test]
+    fn only_who_is_on_this_machine_is_told_of_its_sockets() {
+        let listen = ["0.0.0.0:4420", "192.0.2.1:4420", "/run/ironside.sock"];
+        let catalog = Catalog::new(1, vec![subsystem("a", Hosts::Any, &listen, &[])]).unwrap();
+        let addresses = |local: &str| -> Vec<(u8, String)> {
+            entries(&catalog, &nqn("host"), local.parse().unwrap())
+                .map(|entry| (entry.address_family().0, entry.address()))
+                .collect()
+        };
+        let (network, here) = ((1, "192.0.2.1".to_owned()), (254, "/run/ironside.sock".to_owned()));
+        assert_eq!(addresses("/run/ironside.sock"), [here.clone(), network.clone(), here]);
+        assert_eq!(addresses("192.0.2.1:4420"), [network.clone(), network.clone(), network]);
     }
 
     #[test]

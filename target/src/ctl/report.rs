@@ -1,8 +1,8 @@
 //! Answers of a target in words: columns for people, in the order in which they look for them.
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 
 use ironside_common::size::Size;
+use ironside_common::verbs::Address;
 use serde_json::{Value, json};
 
 /// As scripts read it.
@@ -11,8 +11,13 @@ pub(super) fn json(value: &Value) -> String {
 }
 
 /// A listener as the RPC has it.
-pub(super) fn address(at: SocketAddr) -> Value {
-    json!({ "trtype": "RDMA", "traddr": at.ip().to_string(), "trsvcid": at.port().to_string() })
+pub(super) fn address(at: Address) -> Value {
+    match at.socket() {
+        Some(at) => {
+            json!({ "trtype": "RDMA", "traddr": at.ip().to_string(), "trsvcid": at.port().to_string() })
+        }
+        None => json!({ "trtype": "RDMA", "traddr": at.to_string() }),
+    }
 }
 
 pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
@@ -48,6 +53,9 @@ pub(super) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> S
 
 fn at(address: &Value) -> String {
     let (ip, port) = (text(&address["traddr"]), text(&address["trsvcid"]));
+    if ip.starts_with('/') {
+        return ip;
+    }
     if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
 }
 

@@ -139,10 +139,10 @@ fn tallies(page: &mut Page, surveys: &[Survey]) {
         || surveys.iter().flat_map(|survey| survey.tallies.iter().map(move |tally| (survey.reactor, tally)));
     let labels = |reactor: usize, key: &TallyKey| {
         format!(
-            "subsystem={},host={},listener=\"{}\",reactor=\"{reactor}\",kind=\"{}\"",
+            "subsystem={},host={},listener={},reactor=\"{reactor}\",kind=\"{}\"",
             label(&key.subsystem),
             label(&key.host),
-            key.listener,
+            label(&key.listener.to_string()),
             if key.is_admin { "admin" } else { "io" },
         )
     };

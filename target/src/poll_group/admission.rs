@@ -1,10 +1,10 @@
 //! Who is one too many: connections and controllers beyond a limit are refused as they come, before they cost anything.
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use ironside_common::nvme::Status;
 use ironside_common::nvme::fabrics::ConnectData;
 use ironside_common::nvme::private_data::RejectStatus;
-use ironside_common::verbs::{Connections, TargetVerbs};
+use ironside_common::verbs::{Address, Connections, TargetVerbs};
 
 use super::{PollGroup, Storage};
 use crate::controller::Refusal;
@@ -13,7 +13,7 @@ use crate::throttle::HostKey;
 
 impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
     /// A place for one more connection of a peer.
-    pub(super) fn admit_connection(&self, peer: SocketAddr) -> Result<Place, RejectStatus> {
+    pub(super) fn admit_connection(&self, peer: Address) -> Result<Place, RejectStatus> {
         let ip: IpAddr = peer.ip();
         let (whole, share) = (Resource::Connections, Resource::ConnectionsPerAddress);
         let limits = self.catalog.limits();

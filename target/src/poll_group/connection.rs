@@ -1,11 +1,10 @@
 //! What a poll group knows of one connection beside its queue pair.
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ironside_common::nvme::Nqn;
 use ironside_common::nvme::fabrics::Connect;
 use ironside_common::time::Time;
-use ironside_common::verbs::Token;
+use ironside_common::verbs::{Address, Token};
 
 use super::HostName;
 use super::authenticate::Authentication;
@@ -17,8 +16,8 @@ use crate::throttle::HostKey;
 pub(super) struct Connection {
     pub(super) qpair: Qpair,
     pub(super) generation: u32,
-    pub(super) peer: SocketAddr,
-    pub(super) local: SocketAddr,
+    pub(super) peer: Address,
+    pub(super) local: Address,
     /// Entries of the queue, as the host named them when it connected.
     pub(super) entries: u16,
     pub(super) accepted: Time,

@@ -1,9 +1,8 @@
 //! What a reactor has, for whoever asks on behalf of an operator.
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ironside_common::nvme::Nqn;
-use ironside_common::verbs::{Connections, TargetVerbs};
+use ironside_common::verbs::{Address, Connections, TargetVerbs};
 
 use super::{PollGroup, Storage, Tally};
 use crate::catalog::Catalog;
@@ -52,8 +51,8 @@ pub struct QueueReport {
     pub cntlid: u16,
     pub qid: u16,
     pub host: String,
-    pub local: SocketAddr,
-    pub peer: SocketAddr,
+    pub local: Address,
+    pub peer: Address,
     pub counts: Counts,
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use ironside_common::nvme::Nqn;
-use ironside_common::verbs::{Connections, QpHandle, TargetVerbs};
+use ironside_common::verbs::{Address, Connections, QpHandle, TargetVerbs};
 
 use super::connection::Connection;
 use super::{PollGroup, Storage};
@@ -19,7 +19,7 @@ pub struct TallyKey {
     pub subsystem: String,
     pub host: String,
     /// The address of ours that the host came to.
-    pub listener: SocketAddr,
+    pub listener: Address,
     pub is_admin: bool,
 }
 
@@ -49,7 +49,10 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let mut key = TallyKey {
             subsystem: named(Nqn::from_field(subnqn).ok()),
             host: named(host),
-            listener: SocketAddr::new(local.ip().to_canonical(), local.port()),
+            listener: match local {
+                Address::Ip(at) => SocketAddr::new(at.ip().to_canonical(), at.port()).into(),
+                at => at,
+            },
             is_admin,
         };
         let find = |tallies: &[Tally], key: &TallyKey| tallies.iter().position(|tally| tally.key == *key);

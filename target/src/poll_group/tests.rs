@@ -1,8 +1,6 @@
 //! Hosts which do not keep to the order of things, on the simulated fabric.
 mod throttled;
 
-use std::net::SocketAddr;
-
 use ironside_common::memory::{Region, SizeClass};
 use ironside_common::nvme::admin::Abort;
 use ironside_common::nvme::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, PropertySet};
@@ -10,7 +8,7 @@ use ironside_common::nvme::private_data::Request;
 use ironside_common::nvme::property::PropertyId;
 use ironside_common::nvme::{AdminOpcode, Command, Completion, DataPointer, IoOpcode, Nqn, Status};
 use ironside_common::provider::sim::{Network, Prng, SimProvider};
-use ironside_common::verbs::{Access, ConnectParameters, HostVerbs, Kind, Remote, Verbs};
+use ironside_common::verbs::{Access, Address, ConnectParameters, HostVerbs, Kind, Remote, Verbs};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
@@ -60,7 +58,7 @@ struct Bench {
     group: PollGroup<SimProvider, SlowDisk>,
     host: SimProvider,
     memory: Rc<Memory>,
-    address: SocketAddr,
+    address: Address,
     now: Time,
     answers: Vec<Completion>,
     /// Who connects.
@@ -74,7 +72,7 @@ fn nqn(name: &str) -> Nqn {
 impl Bench {
     fn new() -> Self {
         let network = Network::new();
-        let address: SocketAddr = "192.0.2.1:4420".parse().unwrap();
+        let address: Address = "192.0.2.1:4420".parse().unwrap();
         let memory = Memory::new();
         let classes = [SizeClass { size: 1 << 20, count: 8 }];
         let pool = Pool::new(&memory, &classes).unwrap();

@@ -1,13 +1,12 @@
 //! One queue pair against a host and a medium which do everything in any order, under one seed.
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use ironside_common::memory::{Region, SizeClass};
 use ironside_common::nvme::io::{self, Geometry};
 use ironside_common::nvme::{Completion, DataPointer};
 use ironside_common::provider::sim::{Choices, Network, Prng, SimProvider};
 use ironside_common::verbs::{
-    Access, CmEvent, ConnectParameters, Connections, Event, Exposure, HostVerbs, Verbs,
+    Access, Address, CmEvent, ConnectParameters, Connections, Event, Exposure, HostVerbs, Verbs,
 };
 
 use super::*;
@@ -212,7 +211,7 @@ impl World {
         let network = Network::new();
         let (memory, host_memory) = (Memory::new(), Memory::new());
         host_memory.register(Region::new(1 << 20).unwrap());
-        let address: SocketAddr = "192.0.2.1:4420".parse().unwrap();
+        let address: Address = "192.0.2.1:4420".parse().unwrap();
         let (depth, reads) = (1 + prng.below(8) as u16, 1 + prng.below(3));
         let mut target = network.endpoint(address, Rc::clone(&memory), 0);
         network.set_listening(address, true);

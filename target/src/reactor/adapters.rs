@@ -49,5 +49,5 @@ impl Reactor {
 
 /// The addresses which adapters serve.
 fn adapters_of(catalog: &Catalog) -> impl Iterator<Item = SocketAddr> {
-    catalog.listeners().iter().filter(|one| one.by == Way::Adapter).map(|one| one.address)
+    catalog.listeners().iter().filter(|one| one.by == Way::Adapter).filter_map(|one| one.address.socket())
 }

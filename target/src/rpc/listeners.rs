@@ -1,7 +1,7 @@
 //! Where a subsystem is reached, and how its namespaces can be used there.
-use std::net::SocketAddr;
 
 use ironside_common::nvme::log_page::AnaState;
+use ironside_common::verbs;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -125,7 +125,7 @@ pub(super) fn set_ana_state(draft: &mut Draft, given: Value) -> Result<Value, Rp
 }
 
 /// Sets the state of each group there is, and of the first, which namespaces are of unless told otherwise.
-fn set_everywhere(draft: &mut Draft, name: &str, at: SocketAddr, state: State) -> Result<(), RpcError> {
+fn set_everywhere(draft: &mut Draft, name: &str, at: verbs::Address, state: State) -> Result<(), RpcError> {
     let subsystem = nqn(name)?;
     let mut groups: Vec<u32> =
         draft.subsystem(&subsystem)?.namespaces.iter().map(|one| one.ana_group).collect();
@@ -149,7 +149,7 @@ pub(super) fn get(subject: &mut dyn Subject, given: Value) -> Result<Value, RpcE
     let given: Named = parameters::read(given)?;
     target(given.tgt_name.as_deref())?;
     let subsystem = subsystems::find(subject.served(), &given.nqn)?;
-    let one = |&at: &SocketAddr| {
+    let one = |&at: &verbs::Address| {
         let states = subsystem.ana_groups().into_iter().map(|group| {
             let word = subsystem.ana_state(group, at).to_string().replace(['-', ' '], "_");
             json!({ "ana_group": group, "ana_state": word })

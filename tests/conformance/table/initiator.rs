@@ -8,7 +8,7 @@ use std::time::Duration;
 use ironside_common::memory::{Memory, Own, Pages, Region};
 use ironside_common::provider::soft::{Settings, Soft};
 use ironside_common::time::Time;
-use ironside_common::verbs::{Registration, Sge, Verbs};
+use ironside_common::verbs::{Address, Registration, Sge, Verbs};
 use ironside_initiator::host::{ConnectError, Fault, Host, HostEvent, HostOptions};
 use ironside_initiator::volume::{Completed, Operation, Request};
 use uuid::Uuid;
@@ -175,7 +175,7 @@ pub(crate) struct Initiator {
 impl Initiator {
     /// One which has done all it could against this target.
     pub(crate) fn start(script: Script, change: fn(&mut HostOptions)) -> Self {
-        let address = "192.0.2.1:4420".parse().expect("an address");
+        let address: Address = "192.0.2.1:4420".parse().expect("an address");
         let nqn = |name: &str| name.parse().expect("a name");
         let mut options = HostOptions::new(address, nqn(OPEN), nqn(HOST), Uuid::from_bytes(HOST_ID));
         change(&mut options);

@@ -2,14 +2,13 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
 use ironside_common::iwarp::Outgoing;
 use ironside_common::memory::Memory;
 use ironside_common::provider::soft::{Dialer, Wire};
-use ironside_common::verbs::Sge;
+use ironside_common::verbs::{Address, Sge};
 
 #[derive(Debug, Default)]
 struct Stream {
@@ -116,7 +115,7 @@ pub(crate) struct ToTest {
 }
 
 impl Dialer<Pipe> for ToTest {
-    fn dial(&mut self, _: SocketAddr) -> io::Result<Pipe> {
+    fn dial(&mut self, _: Address) -> io::Result<Pipe> {
         let (ours, theirs) = pipe(None);
         self.dialled.borrow_mut().push_back(theirs);
         Ok(ours)

@@ -2,7 +2,6 @@
 //! and under a clock of the test's own.
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use ironside_common::memory::{Memory, Pool, SizeClass};
 use ironside_common::nvme::log_page::AnaState;
 use ironside_common::provider::soft::{Settings, Soft};
 use ironside_common::time::Time;
-use ironside_common::verbs::{Sge, Token};
+use ironside_common::verbs::{Address, Sge, Token};
 use ironside_target::backend::{BlockError, Done, Faulty, Medium, OpenMedium, Operation, Outcome};
 use ironside_target::catalog::{Access, Catalog, Hosts, Key, Namespace, Subsystem};
 use ironside_target::limits::{Census, Limits, Resource};
@@ -91,7 +90,7 @@ impl Target {
         let (wire, peer) = pipe(segment);
         let mut inner = self.0.borrow_mut();
         inner.peers += 1;
-        let from = SocketAddr::from(([192, 0, 2, 100], inner.peers));
+        let from = Address::from(([192, 0, 2, 100], inner.peers));
         inner.group.verbs().adopt(wire, from, address());
         peer
     }
@@ -272,7 +271,7 @@ impl Randomness for Counted {
     }
 }
 
-fn address() -> SocketAddr {
+fn address() -> Address {
     ADDRESS.parse().expect("an address")
 }
 

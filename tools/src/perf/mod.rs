@@ -6,7 +6,7 @@ mod pattern;
 mod report;
 mod suite;
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use ironside_common::memory::SizeClass;
 use ironside_common::nvme::Nqn;
 use ironside_common::reactor::Poll;
 use ironside_common::size::{Size, SizeError};
+use ironside_common::verbs::Address;
 use ironside_initiator::attach::{AttachOptions, Attached, Core, Crc, Provider, Registration};
 use ironside_initiator::host::HostOptions;
 use uuid::Uuid;
@@ -34,7 +35,7 @@ const SECONDS: f64 = 5.0;
 /// Puts load on a volume and measures it.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PerfArgs {
-    /// Address of the target, a name or a number
+    /// Address of the target, a name or a number, or the path of its Unix socket
     #[arg(short = 'a', long, value_name = "ADDRESS", required_unless_present_any = ["suite", "baseline"])]
     traddr: Option<String>,
     /// Port of the target
@@ -180,7 +181,7 @@ fn ask_for_consent(args: &PerfArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn attach(args: &PerfArgs, address: SocketAddr, nqn: Nqn) -> anyhow::Result<Attached> {
+fn attach(args: &PerfArgs, address: Address, nqn: Nqn) -> anyhow::Result<Attached> {
     let (host_nqn, host_id) = match (args.hostnqn, args.hostid) {
         (Some(nqn), Some(id)) => (nqn, id),
         _ => host_identity().map(|identity| (identity.nqn, identity.id))?,
@@ -262,9 +263,12 @@ fn measure(attached: &Attached, args: &PerfArgs) -> anyhow::Result<Report> {
     Ok(Report::new(&workload, args.crc == OnOff::On, args.nr_io_queues, &figures))
 }
 
-fn resolve(name: &str, port: u16) -> anyhow::Result<SocketAddr> {
+fn resolve(name: &str, port: u16) -> anyhow::Result<Address> {
+    if name.starts_with('/') {
+        return Ok(name.parse()?);
+    }
     let mut addresses = (name, port).to_socket_addrs().with_context(|| format!("looking up {name}"))?;
-    addresses.next().with_context(|| format!("{name} has no address"))
+    addresses.next().map(Address::Ip).with_context(|| format!("{name} has no address"))
 }
 
 /// Some time, and less than a day.

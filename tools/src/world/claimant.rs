@@ -4,7 +4,6 @@
 //! What must hold: every answer is explained by the commands which came before it or at the same time; who may not write
 //! does not, from the answer on which says so; a report says what is in force; and a host reads in its log what was done
 //! to its rights, once, and nothing else.
-use std::net::SocketAddr;
 
 use ironside_common::nvme::admin::{Abort, GetLogPage};
 use ironside_common::nvme::copy::SourceRange;
@@ -16,6 +15,7 @@ use ironside_common::nvme::reservation::{
 use ironside_common::nvme::{Command, Nqn, Status, io};
 use ironside_common::provider::sim::Choices;
 use ironside_common::time::Time;
+use ironside_common::verbs::Address;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::BLOCK_SIZE;
@@ -81,7 +81,7 @@ enum Closing {
 }
 
 impl<F: Fabric> Claimant<F> {
-    pub(super) fn new(fabric: &mut F, number: u8, target: SocketAddr, nqn: Nqn, queues: usize) -> Self {
+    pub(super) fn new(fabric: &mut F, number: u8, target: Address, nqn: Nqn, queues: usize) -> Self {
         let raw = RawHost::new(fabric, number, target, nqn, queues);
         Self {
             raw,

@@ -1,11 +1,10 @@
 //! What carries a world's connections: the simulated fabric, or iWARP streams over a simulated byte pipe.
-use std::net::SocketAddr;
 use std::rc::Rc;
 
 use ironside_common::memory::Memory;
 use ironside_common::provider::sim::{Choices, Network, SimProvider};
 use ironside_common::time::Time;
-use ironside_common::verbs::{Connections, HostVerbs, Registration, TargetVerbs};
+use ironside_common::verbs::{Address, Connections, HostVerbs, Registration, TargetVerbs};
 
 /// A provider which needs to be driven.
 pub(super) trait Pump {
@@ -26,9 +25,9 @@ pub(super) trait Fabric {
     type Provider: TargetVerbs + HostVerbs + Connections + Pump;
 
     /// A provider for one reactor. Those of a target listen once [`Self::set_listening`] says so.
-    fn provider(&mut self, address: SocketAddr, memory: &Rc<Memory>, ird: u32) -> Self::Provider;
+    fn provider(&mut self, address: Address, memory: &Rc<Memory>, ird: u32) -> Self::Provider;
 
-    fn set_listening(&mut self, address: SocketAddr, listening: bool);
+    fn set_listening(&mut self, address: Address, listening: bool);
 
     /// Lets one thing move. False if nothing can.
     fn step(&mut self, choices: &mut impl Choices) -> bool;
@@ -58,11 +57,11 @@ impl Pump for SimProvider {
 impl Fabric for Network {
     type Provider = SimProvider;
 
-    fn provider(&mut self, address: SocketAddr, memory: &Rc<Memory>, ird: u32) -> SimProvider {
+    fn provider(&mut self, address: Address, memory: &Rc<Memory>, ird: u32) -> SimProvider {
         self.endpoint(address, Rc::clone(memory), ird)
     }
 
-    fn set_listening(&mut self, address: SocketAddr, listening: bool) {
+    fn set_listening(&mut self, address: Address, listening: bool) {
         Self::set_listening(self, address, listening);
     }
 

@@ -1,7 +1,6 @@
 //! A feast: gluttons have as many large writes under way as their queues take, and begin another as soon as one ends. Whoever
 //! connects, reads, asks and keeps alive meanwhile is answered within a bounded number of rounds, in each of which everybody
 //! does what he can: buffers and receives are shared.
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use ironside_common::nvme::admin::{Cns, Identify};
 use ironside_common::nvme::{AdminOpcode, Command, Nqn, io};
 use ironside_common::provider::sim::Choices;
 use ironside_common::time::Time;
+use ironside_common::verbs::Address;
 use ironside_target::throttle::Limit;
 
 use super::fabric::Fabric;
@@ -34,7 +34,7 @@ const ROUNDS_MAX_CONNECT: u32 = 150;
 pub(super) struct Feast<F: Fabric> {
     gluttons: Vec<Glutton<F>>,
     guest: Option<Guest<F>>,
-    address: SocketAddr,
+    address: Address,
     nqn: Nqn,
 }
 
@@ -57,7 +57,7 @@ struct Guest<F: Fabric> {
 }
 
 impl<F: Fabric> Feast<F> {
-    pub(super) fn new(fabric: &mut F, address: SocketAddr, nqn: Nqn, choices: &mut impl Choices) -> Self {
+    pub(super) fn new(fabric: &mut F, address: Address, nqn: Nqn, choices: &mut impl Choices) -> Self {
         let count = 1 + choices.below(2) as usize;
         let gluttons = GLUTTONS.take(count).map(|number| Glutton {
             raw: RawHost::with_room(fabric, number, address, nqn, QUEUES, LARGE),

@@ -1,6 +1,5 @@
 //! One host of a world: the initiator's machines, one for each path, and a workload which knows what every answer may be.
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use ironside_common::memory::{Lease, Memory, Own, Pages, Pool, SizeClass};
 use ironside_common::nvme::{Nqn, Status, StatusType};
 use ironside_common::provider::sim::Choices;
 use ironside_common::time::Time;
-use ironside_common::verbs::{Registration, Sge, Verbs};
+use ironside_common::verbs::{Address, Registration, Sge, Verbs};
 use ironside_initiator::host::{HostEvent, HostOptions};
 use ironside_initiator::paths::{Paths, Policy};
 use ironside_initiator::volume::{Completed, IoError, Operation, Request, State};
@@ -81,7 +80,7 @@ impl<F: Fabric> HostSide<F> {
     pub(super) fn new(
         fabric: &mut F,
         number: u8,
-        targets: &[SocketAddr],
+        targets: &[Address],
         nqn: Nqn,
         now: Time,
         choices: &mut impl Choices,
@@ -89,7 +88,7 @@ impl<F: Fabric> HostSide<F> {
         let memory = Memory::new();
         let classes = [SizeClass { size: 24 << 10, count: 16 }];
         let pool = Pool::new(&memory, &classes).expect("address space is plenty");
-        let address = SocketAddr::from(([192, 0, 2, 100 + number], 1));
+        let address = Address::from(([192, 0, 2, 100 + number], 1));
         let mut provider = fabric.provider(address, &memory, 1 + choices.below(8));
         provider.set_registration(match choices.below(4) {
             0 => Registration::Pool,

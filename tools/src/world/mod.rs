@@ -43,7 +43,6 @@ mod shadow;
 mod target;
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::OnceLock;
@@ -53,6 +52,7 @@ use ironside_common::nvme::Nqn;
 use ironside_common::nvme::log_page::AnaState;
 use ironside_common::provider::sim::{Choices, Network, Prng};
 use ironside_common::time::Time;
+use ironside_common::verbs::Address;
 use ironside_target::poll_group::Message;
 use ironside_target::reservation::HostId;
 use ironside_target::throttle::Limit;
@@ -171,7 +171,7 @@ fn host_nqn(id: Uuid) -> Nqn {
 
 struct World<F: Fabric> {
     now: Time,
-    address: SocketAddr,
+    address: Address,
     fabric: F,
     served: Served,
     /// Namespaces whose ways have ended, though commands may still be at their drives.
@@ -199,7 +199,7 @@ struct World<F: Fabric> {
 
 impl<F: Fabric> World<F> {
     fn new(mut fabric: F, choices: &mut impl Choices) -> Self {
-        let address = SocketAddr::from(([192, 0, 2, 1], 4420));
+        let address = Address::from(([192, 0, 2, 1], 4420));
         let disks = Rc::new(RefCell::new(Disks::default()));
         let count = 1 + choices.below(2);
         for nsid in 1..=count {

@@ -2,7 +2,6 @@
 //! and come back, ways end and open again, and some operations of the drive take far longer than others, so that a host
 //! which turns to the other path leaves writes behind that have yet to happen.
 use std::cell::RefCell;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use std::time::Duration;
 use ironside_common::nvme::log_page::AnaState;
 use ironside_common::provider::sim::{Choices, Network, Prng};
 use ironside_common::time::Time;
+use ironside_common::verbs::Address;
 use ironside_target::backend::OpenMedium;
 use ironside_target::catalog::{Access, Catalog, Hosts, Namespace, Subsystem};
 use ironside_target::poll_group::Message;
@@ -43,8 +43,8 @@ pub fn run_paths(seed: u64) -> Report {
 }
 
 /// Where a target listens.
-fn address_of(target: usize) -> SocketAddr {
-    SocketAddr::from(([192, 0, 2, 1 + target as u8], 4420))
+fn address_of(target: usize) -> Address {
+    Address::from(([192, 0, 2, 1 + target as u8], 4420))
 }
 
 struct World<F: Fabric> {

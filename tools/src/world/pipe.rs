@@ -2,7 +2,6 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
@@ -12,7 +11,7 @@ use ironside_common::provider::sim::Choices;
 use ironside_common::provider::soft::{Dialer, Settings, Soft, Wire};
 use ironside_common::time::Time;
 use ironside_common::verbs::{
-    Access, CmRequest, ConnectParameters, Connections, Event, Exposure, HostVerbs, Limits, MrHandle,
+    Access, Address, CmRequest, ConnectParameters, Connections, Event, Exposure, HostVerbs, Limits, MrHandle,
     QpHandle, Received, Registration, Remote, Sge, TargetVerbs, Token, Verbs,
 };
 
@@ -46,7 +45,7 @@ pub(super) struct PipeWire {
 }
 
 /// Connections which nobody has taken yet.
-type Backlog = Rc<RefCell<VecDeque<(PipeWire, SocketAddr)>>>;
+type Backlog = Rc<RefCell<VecDeque<(PipeWire, Address)>>>;
 
 #[derive(Debug, Default)]
 struct State {
@@ -58,7 +57,7 @@ struct State {
 
 #[derive(Debug)]
 struct Listener {
-    address: SocketAddr,
+    address: Address,
     listening: bool,
     backlog: Backlog,
 }
@@ -83,7 +82,7 @@ impl Pipes {
 impl Fabric for Pipes {
     type Provider = PipeProvider;
 
-    fn provider(&mut self, address: SocketAddr, memory: &Rc<Memory>, ird: u32) -> PipeProvider {
+    fn provider(&mut self, address: Address, memory: &Rc<Memory>, ird: u32) -> PipeProvider {
         let backlog = Backlog::default();
         let mut state = self.state.borrow_mut();
         state.listeners.push(Listener { address, listening: false, backlog: Rc::clone(&backlog) });
@@ -94,7 +93,7 @@ impl Fabric for Pipes {
         PipeProvider { soft: Soft::new(Rc::clone(memory), Box::new(dialer), settings), address, backlog }
     }
 
-    fn set_listening(&mut self, address: SocketAddr, listening: bool) {
+    fn set_listening(&mut self, address: Address, listening: bool) {
         let mut state = self.state.borrow_mut();
         // A backlog which only this list knows belongs to a provider that is gone.
         state.listeners.retain(|listener| Rc::strong_count(&listener.backlog) > 1);
@@ -135,11 +134,11 @@ impl Fabric for Pipes {
 
 struct PipeDialer {
     pipes: Pipes,
-    address: SocketAddr,
+    address: Address,
 }
 
 impl Dialer<PipeWire> for PipeDialer {
-    fn dial(&mut self, to: SocketAddr) -> io::Result<PipeWire> {
+    fn dial(&mut self, to: Address) -> io::Result<PipeWire> {
         let mut state = self.pipes.state.borrow_mut();
         state.connects += 1;
         let connects = state.connects;
@@ -223,7 +222,7 @@ impl Drop for PipeWire {
 /// The software provider of one reactor, and the connections which wait for it.
 pub(super) struct PipeProvider {
     soft: Soft<PipeWire>,
-    address: SocketAddr,
+    address: Address,
     backlog: Backlog,
 }
 
@@ -324,7 +323,7 @@ impl Connections for PipeProvider {
         self.soft.reject(request, private_data);
     }
 
-    fn connect(&mut self, to: SocketAddr, parameters: ConnectParameters, private_data: &[u8]) -> QpHandle {
+    fn connect(&mut self, to: Address, parameters: ConnectParameters, private_data: &[u8]) -> QpHandle {
         self.soft.connect(to, parameters, private_data)
     }
 

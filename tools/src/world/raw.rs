@@ -2,7 +2,6 @@
 //! sends whatever it is told to. For those commands which the initiator's machine does not know, and which checkers of a
 //! world are about.
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use ironside_common::nvme::property::PropertyId;
 use ironside_common::nvme::{Command, Completion, DataPointer, Nqn, Status};
 use ironside_common::time::Time;
 use ironside_common::verbs::{
-    Access, CmEvent, ConnectParameters, Connections, Event, HostVerbs, Kind, MrHandle, QpHandle,
+    Access, Address, CmEvent, ConnectParameters, Connections, Event, HostVerbs, Kind, MrHandle, QpHandle,
     Registration, Sge, Token, Verbs,
 };
 use uuid::Uuid;
@@ -37,7 +36,7 @@ pub(super) struct RawHost<F: Fabric> {
     room_size: u32,
     /// How the data of a Connect travels.
     connects: Way,
-    target: SocketAddr,
+    target: Address,
     subsystem: Nqn,
     id: Uuid,
     stage: Stage,
@@ -99,13 +98,7 @@ pub(super) fn host_id(number: u8) -> Uuid {
 }
 
 impl<F: Fabric> RawHost<F> {
-    pub(super) fn new(
-        fabric: &mut F,
-        number: u8,
-        target: SocketAddr,
-        subsystem: Nqn,
-        io_queues: usize,
-    ) -> Self {
+    pub(super) fn new(fabric: &mut F, number: u8, target: Address, subsystem: Nqn, io_queues: usize) -> Self {
         Self::with_room(fabric, number, target, subsystem, io_queues, ROOM)
     }
 
@@ -113,7 +106,7 @@ impl<F: Fabric> RawHost<F> {
     pub(super) fn with_room(
         fabric: &mut F,
         number: u8,
-        target: SocketAddr,
+        target: Address,
         subsystem: Nqn,
         io_queues: usize,
         room_size: u32,
@@ -121,7 +114,7 @@ impl<F: Fabric> RawHost<F> {
         let memory = Memory::new();
         let length = (io_queues + 1) * usize::from(ENTRIES) * room_size as usize;
         let lkey = memory.register(Region::new(length).expect("address space is plenty"));
-        let mut provider = fabric.provider(SocketAddr::from(([192, 0, 2, number], 1)), &memory, 4);
+        let mut provider = fabric.provider(Address::from(([192, 0, 2, number], 1)), &memory, 4);
         provider.set_registration(Registration::Pool);
         Self {
             provider,

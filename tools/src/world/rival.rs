@@ -3,12 +3,12 @@
 //!
 //! What must hold: of one content only one successor is ever acknowledged. Two would mean that something came
 //! between a Compare and its Write. And who looks sees what was acknowledged before, or a later one.
-use std::net::SocketAddr;
 
 use ironside_common::nvme::admin::Abort;
 use ironside_common::nvme::{Command, Nqn, Status, io};
 use ironside_common::provider::sim::Choices;
 use ironside_common::time::Time;
+use ironside_common::verbs::Address;
 
 use super::BLOCK_SIZE;
 use super::fabric::Fabric;
@@ -60,7 +60,7 @@ enum Job {
 }
 
 impl<F: Fabric> Rival<F> {
-    pub(super) fn new(fabric: &mut F, number: u8, target: SocketAddr, nqn: Nqn, queues: usize) -> Self {
+    pub(super) fn new(fabric: &mut F, number: u8, target: Address, nqn: Nqn, queues: usize) -> Self {
         let raw = RawHost::new(fabric, number, target, nqn, queues);
         Self { raw, number, known: 0, jobs: vec![None; queues], aborting: false, closing: false }
     }

@@ -1,10 +1,10 @@
 //! What the target of a world serves, and to whom: it changes while hosts are at work.
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ironside_common::nvme::Nqn;
 use ironside_common::nvme::log_page::AnaState;
 use ironside_common::provider::sim::Choices;
+use ironside_common::verbs::Address;
 use ironside_target::backend::OpenMedium;
 use ironside_target::catalog::{Access, Catalog, Hosts, Namespace, Subsystem};
 use ironside_target::reservation::State;
@@ -40,7 +40,7 @@ impl Served {
 
     /// The catalog of it, with the namespace which claimants share and the reservations that one begins with. What
     /// namespaces are made of is the world's own affair.
-    pub(super) fn catalog(&self, address: SocketAddr, kept: Option<Arc<State>>) -> Arc<Catalog> {
+    pub(super) fn catalog(&self, address: Address, kept: Option<Arc<State>>) -> Arc<Catalog> {
         let namespace = |nsid, blocks: u64| {
             let medium =
                 OpenMedium::faulty(blocks * u64::from(BLOCK_SIZE), BLOCK_SIZE).expect("a size that fits");

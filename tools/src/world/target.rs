@@ -1,7 +1,6 @@
 //! A target of a world: its reactors, the messages between them, and the drives below.
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use std::time::Duration;
 use ironside_common::memory::{Memory, Pool, SizeClass};
 use ironside_common::provider::sim::Choices;
 use ironside_common::time::Time;
-use ironside_common::verbs::QpHandle;
+use ironside_common::verbs::{Address, QpHandle};
 use ironside_target::backend::Operation;
 use ironside_target::catalog::Catalog;
 use ironside_target::limits::Census;
@@ -25,7 +24,7 @@ use super::limits::{self, Limits};
 const TRANSFER_MAX: u32 = 1 << 20;
 
 pub(super) struct Target<F: Fabric> {
-    address: SocketAddr,
+    address: Address,
     disks: Rc<RefCell<Disks>>,
     reactors: Vec<Reactor<F>>,
     /// Messages on their way: receiver and content.
@@ -49,7 +48,7 @@ struct Reactor<F: Fabric> {
 
 impl<F: Fabric> Target<F> {
     /// A target which is not running yet.
-    pub(super) fn new(address: SocketAddr, disks: Rc<RefCell<Disks>>) -> Self {
+    pub(super) fn new(address: Address, disks: Rc<RefCell<Disks>>) -> Self {
         Self {
             address,
             disks,

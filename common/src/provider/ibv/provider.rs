@@ -129,7 +129,13 @@ impl Ibv {
         let Some(qp) = self.insert(id, peer, local, Phase::Asked { reads }) else {
             return tracing::warn!(%peer, "connection refused: {CONNECTIONS} are all that one reactor serves");
         };
-        self.tell(CmEvent::Request(CmRequest { qp, peer, local, private_data, reads: reads.into() }));
+        self.tell(CmEvent::Request(CmRequest {
+            qp,
+            peer: peer.into(),
+            local: local.into(),
+            private_data,
+            reads: reads.into(),
+        }));
     }
 
     /// Gives a connection its handle, if one is left.

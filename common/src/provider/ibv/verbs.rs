@@ -1,7 +1,7 @@
 //! The verbs traits: what consumers post becomes work requests of adapters.
 use std::io;
 use std::mem::zeroed;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use rdma_sys::{ibv_qp_init_attr, ibv_qp_type, ibv_sge, rdma_conn_param};
 
@@ -14,8 +14,8 @@ use super::registration::Sinks;
 use super::shared::{SharedReceives, Spill};
 use crate::memory::Memory;
 use crate::verbs::{
-    CmEvent, CmRequest, ConnectParameters, Connections, Event, Limits, QpHandle, Received, RejectReason,
-    Remote, Sge, TargetVerbs, Token, Verbs, Wc, WcStatus,
+    Address, CmEvent, CmRequest, ConnectParameters, Connections, Event, Limits, QpHandle, Received,
+    RejectReason, Remote, Sge, TargetVerbs, Token, Verbs, Wc, WcStatus,
 };
 
 /// Bytes of a response, which an adapter copies as it is posted, if it can.
@@ -318,7 +318,9 @@ impl Connections for Ibv {
         }
     }
 
-    fn connect(&mut self, to: SocketAddr, parameters: ConnectParameters, private_data: &[u8]) -> QpHandle {
+    fn connect(&mut self, to: Address, parameters: ConnectParameters, private_data: &[u8]) -> QpHandle {
+        // No adapter leads to a socket of this machine, and nobody answers at an address that is none.
+        let to = to.socket().unwrap_or(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
         self.dial(to, parameters, private_data.try_into().expect("private data is short"))
     }
 

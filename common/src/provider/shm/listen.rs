@@ -29,6 +29,15 @@ pub enum ListenError {
     Io(#[from] io::Error),
 }
 
+impl From<ListenError> for io::Error {
+    fn from(error: ListenError) -> Self {
+        match error {
+            ListenError::Io(error) => error,
+            other => Self::other(other),
+        }
+    }
+}
+
 /// A socket where hosts of this machine knock. Its file goes with it.
 #[derive(Debug)]
 pub struct Listener {

@@ -205,7 +205,7 @@ impl Rings {
     /// From now on the peer wakes us. Whoever called this looks once more before sleeping.
     pub(super) fn lie_down(&mut self, wants: u64) {
         if self.sleep & WANTS != wants {
-            self.sleep = (self.sleep & !WANTS) + SLEEP | wants;
+            self.sleep = ((self.sleep & !WANTS) + SLEEP) | wants;
             self.shared.store_u64(self.us.sleep(), self.sleep);
         }
         fence(Ordering::SeqCst);

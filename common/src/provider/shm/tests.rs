@@ -10,7 +10,7 @@ use super::*;
 use crate::provider::soft::{Dialer, Settings, Soft};
 use crate::time::Time;
 use crate::verbs::{
-    Access, CmEvent, ConnectParameters, Connections, Event, HostVerbs, Kind, QpHandle, Received,
+    Access, Address, CmEvent, ConnectParameters, Connections, Event, HostVerbs, Kind, QpHandle, Received,
     Registration, Remote, TargetVerbs, Token, Verbs, WcStatus,
 };
 
@@ -23,7 +23,7 @@ const NOWHERE: &str = "127.0.0.1:0";
 struct Path(PathBuf);
 
 impl Dialer<ShmWire> for Path {
-    fn dial(&mut self, _: std::net::SocketAddr) -> io::Result<ShmWire> {
+    fn dial(&mut self, _: Address) -> io::Result<ShmWire> {
         dial(&self.0)
     }
 }
@@ -95,7 +95,7 @@ impl World {
     fn pump(&mut self) -> bool {
         if let Ok(visitor) = self.listener.accept() {
             let wire = ShmWire::accepted(visitor).unwrap();
-            let nowhere = NOWHERE.parse().unwrap();
+            let nowhere: Address = NOWHERE.parse().unwrap();
             self.target.soft.adopt(wire, nowhere, nowhere);
         }
         // Time stands nearly still, so no deadline is met however slow the machine is.

@@ -1,14 +1,13 @@
 //! One endpoint of the simulated fabric, behind the same traits as a real provider.
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use super::Network;
 use super::connection::{Connection, End, MESSAGE_OFFSET, Region, STRIDE, Work};
 use super::network::{REFUSED, State, connection_event};
 use crate::memory;
 use crate::verbs::{
-    Access, CmEvent, CmRequest, ConnectParameters, Connections, Event, Exposure, HostVerbs, Limits, MrHandle,
-    QpHandle, Received, Registration, RejectReason, Remote, Sge, TargetVerbs, Token, Verbs,
+    Access, Address, CmEvent, CmRequest, ConnectParameters, Connections, Event, Exposure, HostVerbs, Limits,
+    MrHandle, QpHandle, Received, Registration, RejectReason, Remote, Sge, TargetVerbs, Token, Verbs,
 };
 
 /// What one reactor of a simulated world holds.
@@ -259,7 +258,7 @@ impl Connections for SimProvider {
         });
     }
 
-    fn connect(&mut self, to: SocketAddr, parameters: ConnectParameters, private_data: &[u8]) -> QpHandle {
+    fn connect(&mut self, to: Address, parameters: ConnectParameters, private_data: &[u8]) -> QpHandle {
         let mut state = self.network.state.borrow_mut();
         let state = &mut *state;
         let id = state.connections.vacant_key();

@@ -1,7 +1,6 @@
 //! The fabric itself: it moves one thing at a time, whichever the choices name.
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::rc::Rc;
 
 use slab::Slab;
@@ -9,7 +8,7 @@ use slab::Slab;
 use super::connection::{Connection, MESSAGE_OFFSET, STRIDE, Work, copy};
 use super::{Choices, REMOTE_ACCESS_ERROR, SimProvider};
 use crate::memory::Memory;
-use crate::verbs::{Access, CmEvent, Event, QpHandle, Received, RejectReason, WcStatus};
+use crate::verbs::{Access, Address, CmEvent, Event, QpHandle, Received, RejectReason, WcStatus};
 
 /// All endpoints and connections of one world. A clone is the same network.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +26,7 @@ pub(super) struct State {
 
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    pub(super) address: SocketAddr,
+    pub(super) address: Address,
     pub(super) memory: Rc<Memory>,
     /// RDMA Reads it lets a peer have outstanding.
     pub(super) ird: u32,
@@ -97,7 +96,7 @@ impl Network {
     }
 
     /// A new endpoint, which reaches others by their address. It does not listen until it is told to.
-    pub fn endpoint(&self, address: SocketAddr, memory: Rc<Memory>, ird: u32) -> SimProvider {
+    pub fn endpoint(&self, address: Address, memory: Rc<Memory>, ird: u32) -> SimProvider {
         let mut state = self.state.borrow_mut();
         state.endpoints.push(Endpoint {
             address,
@@ -112,7 +111,7 @@ impl Network {
     }
 
     /// Whether connects to the endpoints at `address` arrive from now on.
-    pub fn set_listening(&self, address: SocketAddr, listening: bool) {
+    pub fn set_listening(&self, address: Address, listening: bool) {
         for endpoint in &mut self.state.borrow_mut().endpoints {
             if endpoint.address == address {
                 endpoint.listening = listening && !endpoint.dead;
@@ -333,7 +332,7 @@ impl State {
     }
 
     /// Several endpoints may listen at one address, as the reactors of one target do: they take turns.
-    pub(super) fn next_listener(&mut self, address: SocketAddr) -> Option<usize> {
+    pub(super) fn next_listener(&mut self, address: Address) -> Option<usize> {
         let listens = |endpoint: &Endpoint| endpoint.address == address && endpoint.listening;
         let listening = self.endpoints.iter().enumerate().filter(|(_, endpoint)| listens(endpoint));
         let listening: Vec<_> = listening.map(|(index, _)| index).collect();

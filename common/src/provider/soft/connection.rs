@@ -1,6 +1,5 @@
 //! One connection through its life, and the table of them.
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -10,7 +9,7 @@ use crate::iwarp::mpa::{FRAME_MAX, Initiator, Responder};
 use crate::iwarp::{Outgoing, Stream};
 use crate::provider::receives::Receives;
 use crate::time::Time;
-use crate::verbs::{ConnectParameters, PrivateData, QpHandle, Remote, Sge};
+use crate::verbs::{Address, ConnectParameters, PrivateData, QpHandle, Remote, Sge};
 
 /// The beginning of a frame, as far as it has come.
 pub(super) type Inbox = ArrayVec<u8, FRAME_MAX>;
@@ -18,8 +17,8 @@ pub(super) type Inbox = ArrayVec<u8, FRAME_MAX>;
 pub(super) struct Connection<W> {
     /// Gone once the connection has ended.
     pub(super) wire: Option<W>,
-    pub(super) peer: SocketAddr,
-    pub(super) local: SocketAddr,
+    pub(super) peer: Address,
+    pub(super) local: Address,
     pub(super) phase: Phase,
     /// Turns at which it was tried in vain.
     pub(super) idle_turns: u32,
@@ -141,7 +140,7 @@ impl<W: Wire> Connection<W> {
 }
 
 impl<W> Connection<W> {
-    pub(super) fn new(wire: Option<W>, peer: SocketAddr, local: SocketAddr, phase: Phase) -> Self {
+    pub(super) fn new(wire: Option<W>, peer: Address, local: Address, phase: Phase) -> Self {
         Self { wire, peer, local, phase, idle_turns: 0, polled: None }
     }
 

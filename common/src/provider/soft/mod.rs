@@ -14,7 +14,7 @@ mod verbs;
 mod wire;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::iwarp::fpdu::FPDU_MAX;
 use crate::iwarp::{LocalMemory, Outgoing};
 use crate::memory::Memory;
 use crate::time::Time;
-use crate::verbs::{CmEvent, Event, QpHandle, Registration, Sge};
+use crate::verbs::{Address, CmEvent, Event, QpHandle, Registration, Sge};
 use connection::{Connection, Phase, Polled, Table};
 use linger::Lingering;
 use spares::Spares;
@@ -352,4 +352,4 @@ impl LocalMemory for Memory {
 }
 
 /// An endpoint of nothing, for what has no address of its own.
-const NOWHERE: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::UNSPECIFIED, 0));
+const NOWHERE: Address = Address::Ip(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)));

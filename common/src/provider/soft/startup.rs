@@ -1,6 +1,5 @@
 //! From a bare wire to full operation: dialling, the MPA frames, and what the consumer has to say to them.
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::connection::{Connection, Full, Inbox, NO_HANDLE, Phase, Wish};
@@ -9,7 +8,7 @@ use crate::iwarp::mpa::{Frame, FrameError, FrameKind, Initiator, Offer, Parsed, 
 use crate::iwarp::{Config, Outgoing, Role, Stream, ULPDU_MIN};
 use crate::memory::Memory;
 use crate::provider::receives::Receives;
-use crate::verbs::{CmEvent, CmRequest, ConnectParameters, PrivateData, QpHandle, RejectReason};
+use crate::verbs::{Address, CmEvent, CmRequest, ConnectParameters, PrivateData, QpHandle, RejectReason};
 
 /// How long the peer has for its MPA Request.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
@@ -45,7 +44,7 @@ impl From<StartupError> for RejectReason {
 impl<W: Wire> Soft<W> {
     /// Takes a connection which was just accepted, and awaits the peer's MPA Request. A
     /// [`CmEvent::Request`] follows, or nothing if the peer does not speak the protocol or no handle is free.
-    pub fn adopt(&mut self, wire: W, peer: SocketAddr, local: SocketAddr) {
+    pub fn adopt(&mut self, wire: W, peer: Address, local: Address) {
         if !self.connections.has_room() {
             let most = self.connections.most;
             return tracing::warn!(%peer, "connection refused: {most} are all that one reactor serves");
@@ -56,7 +55,7 @@ impl<W: Wire> Soft<W> {
 
     pub(super) fn start_connect(
         &mut self,
-        to: SocketAddr,
+        to: Address,
         parameters: ConnectParameters,
         private_data: PrivateData,
     ) -> QpHandle {

@@ -1,5 +1,4 @@
 //! The verbs traits: what consumers post becomes work for the streams.
-use std::net::SocketAddr;
 use std::rc::Rc;
 
 use arrayvec::ArrayVec;
@@ -9,7 +8,7 @@ use super::{Soft, Wire, pump};
 use crate::iwarp::{HEAD_MAX, StagSlot, Work};
 use crate::memory::Memory;
 use crate::verbs::{
-    Access, CmRequest, ConnectParameters, Connections, Event, Exposure, HostVerbs, Limits, MrHandle,
+    Access, Address, CmRequest, ConnectParameters, Connections, Event, Exposure, HostVerbs, Limits, MrHandle,
     PrivateData, QpHandle, Received, Registration, RejectReason, Remote, Sge, TargetVerbs, Token, Verbs,
 };
 
@@ -168,7 +167,7 @@ impl<W: Wire> Connections for Soft<W> {
         self.answer_no(request.qp, private(private_data));
     }
 
-    fn connect(&mut self, to: SocketAddr, parameters: ConnectParameters, private_data: &[u8]) -> QpHandle {
+    fn connect(&mut self, to: Address, parameters: ConnectParameters, private_data: &[u8]) -> QpHandle {
         self.start_connect(to, parameters, private(private_data))
     }
 

@@ -1,12 +1,11 @@
 //! What the software provider needs of a byte stream, so that sockets and the simulator's pipes look
 //! alike to it.
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use crate::iwarp::Outgoing;
 use crate::memory::Memory;
-use crate::verbs::Sge;
+use crate::verbs::{Address, Sge};
 
 /// A reliable, ordered stream of bytes which never blocks: [`io::ErrorKind::WouldBlock`] says "not now".
 pub trait Wire {
@@ -66,5 +65,5 @@ pub trait Dialer<W> {
     ///
     /// # Errors
     /// When it cannot even start.
-    fn dial(&mut self, to: SocketAddr) -> io::Result<W>;
+    fn dial(&mut self, to: Address) -> io::Result<W>;
 }

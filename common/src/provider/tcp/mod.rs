@@ -15,7 +15,7 @@ use crate::iwarp::Outgoing;
 use crate::memory::Memory;
 use crate::verbs::Sge;
 
-pub use connect::{TcpDialer, listen};
+pub use connect::{TcpDialer, dial, listen};
 
 /// The software provider over sockets.
 pub type TcpSoft = Soft<TcpWire>;

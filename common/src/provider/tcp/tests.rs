@@ -63,7 +63,7 @@ impl World {
             }
             if let Ok((socket, peer)) = self.listener.accept() {
                 let local = socket.local_addr().unwrap();
-                self.target.soft.adopt(TcpWire::new(socket).unwrap(), peer, local);
+                self.target.soft.adopt(TcpWire::new(socket).unwrap(), peer.into(), local.into());
             }
             self.now = self.now + Duration::from_nanos(1);
             let busy = self.host.soft.pump(self.now) | self.target.soft.pump(self.now);
@@ -74,10 +74,10 @@ impl World {
     }
 
     fn connected(&mut self) -> (QpHandle, QpHandle) {
-        let ours = self.host.soft.connect(self.address(), PARAMETERS, b"ping");
+        let ours = self.host.soft.connect(self.address().into(), PARAMETERS, b"ping");
         let Event::Connection(event) = self.next(|world| &mut world.target) else { panic!() };
         let CmEvent::Request(request) = *event else { panic!("{event:?}") };
-        assert_eq!((request.local, &request.private_data[..]), (self.address(), &b"ping"[..]));
+        assert_eq!((request.local, &request.private_data[..]), (self.address().into(), &b"ping"[..]));
         let theirs = request.qp;
         self.target.soft.accept(request, PARAMETERS, b"pong");
         let Event::Connection(event) = self.next(|world| &mut world.host) else { panic!() };
@@ -161,7 +161,7 @@ fn megabytes_over_ipv6() {
 fn a_closed_port_is_unreachable() {
     let mut world = World::new("127.0.0.1:0", false);
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let qp = world.host.soft.connect(closed, PARAMETERS, &[]);
+    let qp = world.host.soft.connect(closed.into(), PARAMETERS, &[]);
     let Event::Connection(event) = world.next(|world| &mut world.host) else { panic!() };
     let CmEvent::Refused { qp: refused, reason: RejectReason::Unreachable(why) } = *event else {
         panic!("{event:?}")

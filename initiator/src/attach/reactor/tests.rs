@@ -12,7 +12,7 @@ fn hung_up_on(provider: Provider) -> AttachError {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let nqn = "nqn.2014-08.org.example:a".parse().unwrap();
-    let host = HostOptions::new(address, nqn, nqn, uuid::Uuid::from_u128(7));
+    let host = HostOptions::new(address.into(), nqn, nqn, uuid::Uuid::from_u128(7));
     let options = AttachOptions { provider, buffers: Vec::new(), ..AttachOptions::new(host) };
     let (_letters, mailbox) = mailbox(1).unwrap();
     let computing = Computing::new(|_, _| false);

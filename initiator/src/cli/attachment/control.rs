@@ -2,11 +2,12 @@
 //! socket only this user may open.
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
+
+use ironside_common::verbs::Address;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde::de::DeserializeOwned;
@@ -83,7 +84,7 @@ pub(crate) struct Condition {
 /// How one path to it is.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct PathCondition {
-    pub(crate) address: SocketAddr,
+    pub(crate) address: Address,
     /// As of an attachment.
     pub(crate) state: String,
     /// What the target says of the namespace by this path; nothing if it does not lead there.

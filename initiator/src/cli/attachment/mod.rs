@@ -4,13 +4,13 @@ mod directory;
 mod process;
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use ironside_common::nvme::{self, Nqn, identify};
 use ironside_common::reactor::Poll;
+use ironside_common::verbs::Address;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -98,10 +98,10 @@ pub(super) struct Order {
 /// What is to be attached, and how.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Specification {
-    pub(super) address: SocketAddr,
+    pub(super) address: Address,
     /// Of further paths.
     #[serde(default)]
-    pub(super) more_addresses: Vec<SocketAddr>,
+    pub(super) more_addresses: Vec<Address>,
     #[serde(default)]
     pub(super) iopolicy: Policy,
     #[serde(with = "text")]
@@ -141,7 +141,7 @@ pub(super) struct Specification {
 
 impl Specification {
     /// The address of each path.
-    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+    pub(super) fn addresses(&self) -> impl Iterator<Item = Address> + '_ {
         std::iter::once(self.address).chain(self.more_addresses.iter().copied())
     }
 

@@ -76,9 +76,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let options = arguments.target.options(arguments.nqn.unwrap_or_else(Nqn::discovery))?;
     let machine = Machine::this();
     let mut findings = Vec::new();
-    let route = Route::find(options.address);
-    findings.push(network::check_route(options.address, &route));
-    let interface = route.as_ref().ok().map(|route| route.interface.as_str());
+    // To a socket of this machine there is no route.
+    let route = options.address.socket().map(|to| (to, Route::find(to)));
+    findings.extend(route.as_ref().map(|(to, route)| network::check_route(*to, route)));
+    let route = route.and_then(|(_, route)| route.ok());
+    let interface = route.as_ref().map(|route| route.interface.as_str());
     let adapter = interface.and_then(|interface| adapter::look(interface, &mut findings));
     if let Some(interface) = interface {
         findings.extend(network::check_link(&machine, interface, adapter.as_ref()));

@@ -1,11 +1,11 @@
 //! A provider and a target in one, as small as they can be: commands are executed when the test says so, and
 //! the target can be told to lie.
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::rc::Rc;
 
 use ironside_common::memory::Memory;
 use ironside_common::nvme::{Command, Completion, DataPointer, Status};
+use ironside_common::verbs::Address;
 use ironside_common::verbs::*;
 
 /// What the provider was asked to send.
@@ -260,7 +260,7 @@ impl Connections for Fake {
 
     fn reject(&mut self, _request: CmRequest, _private_data: &[u8]) {}
 
-    fn connect(&mut self, _to: SocketAddr, _parameters: ConnectParameters, private_data: &[u8]) -> QpHandle {
+    fn connect(&mut self, _to: Address, _parameters: ConnectParameters, private_data: &[u8]) -> QpHandle {
         self.pairs.push(Pair { number: self.pairs_made, ..Pair::default() });
         self.pairs_made += 1;
         let qp = QpHandle(self.pairs_made - 1);

@@ -1,10 +1,10 @@
 //! What each value alone cannot know: whether they go together.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ironside_common::nvme::Nqn;
+use ironside_common::verbs::Address;
 
 use super::{BDEVS_MAX, Backing, CNTLIDS_MIN, Config, Hosts, SUBSYSTEMS_MAX};
 use crate::catalog::NSID_MAX;
@@ -54,7 +54,7 @@ pub enum Conflict {
     #[error("`{0}` is a namespace already: two would write over each other")]
     SameFile(String),
     #[error("{0} is to be served by two providers")]
-    TwoProviders(SocketAddr),
+    TwoProviders(Box<Address>),
     #[error("there is a namespace with UUID {0} already")]
     SameUuid(uuid::Uuid),
     #[error("a host is listed, and any host allowed: say one of them")]
@@ -74,9 +74,9 @@ pub enum Conflict {
     #[error("no namespace of the subsystem is of ANA group {0}: give it one by `ana-group`")]
     EmptyGroup(u32),
     #[error("the subsystem has no listener {0}: name it as `listen` of the subsystem does")]
-    NoListener(SocketAddr),
-    #[error("ANA group {0} has two states{at}", at = .1.map(|at| format!(" at {at}")).unwrap_or_default())]
-    TwoStates(u32, Option<SocketAddr>),
+    NoListener(Box<Address>),
+    #[error("ANA group {0} has two states{at}", at = .1.as_ref().map(|at| format!(" at {at}")).unwrap_or_default())]
+    TwoStates(u32, Option<Box<Address>>),
     #[error("`cntlid-min` to `cntlid-max` are {CNTLIDS_MIN} numbers at least")]
     FewControllers,
     #[error(
@@ -156,7 +156,7 @@ impl Config {
             }
             for (address, provider) in listeners {
                 if *providers.entry(address).or_insert(provider) != provider {
-                    return Err((Place::Subsystem(index), Conflict::TwoProviders(address)));
+                    return Err((Place::Subsystem(index), Conflict::TwoProviders(address.into())));
                 }
             }
         }
@@ -198,10 +198,10 @@ impl Config {
                 if let Some(listen) =
                     one.listen.filter(|at| listeners.iter().all(|(address, _)| address != at))
                 {
-                    return refused(Conflict::NoListener(listen));
+                    return refused(Conflict::NoListener(listen.into()));
                 }
                 if !said.insert((one.group, one.listen)) {
-                    return refused(Conflict::TwoStates(one.group, one.listen));
+                    return refused(Conflict::TwoStates(one.group, one.listen.map(Box::new)));
                 }
             }
         }

@@ -11,6 +11,7 @@ use std::str::FromStr;
 use ironside_common::memory::HugePages;
 use ironside_common::nvme::Nqn;
 use ironside_common::reactor::Poll;
+use ironside_common::verbs::Address;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -87,7 +88,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, ConfigError> {
     let config = Config {
         listen: match top.listen()?.unwrap_or_default() {
             listen if listen.is_empty() => {
-                vec![Listen::at(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)))]
+                vec![Listen::at(Address::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)))]
             }
             listen => listen,
         },

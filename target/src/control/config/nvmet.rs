@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ironside_common::nvme::Nqn;
 use ironside_common::nvme::log_page::AnaState;
+use ironside_common::verbs::Address;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, Unexpected};
 use uuid::Uuid;
 
@@ -312,8 +313,8 @@ impl<'de> Deserialize<'de> for State {
 }
 
 impl Port {
-    const fn at(&self) -> SocketAddr {
-        SocketAddr::new(self.addr.traddr.0, self.addr.trsvcid.0)
+    const fn at(&self) -> Address {
+        Address::Ip(SocketAddr::new(self.addr.traddr.0, self.addr.trsvcid.0))
     }
 }
 
@@ -429,7 +430,7 @@ mod tests {
         assert_eq!(one.nqn.unwrap().as_str(), "nqn.2014-08.org.example:kernel");
         assert_eq!(one.serial.unwrap().as_str(), "c6c0b4b3e5d3a1f2");
         assert_eq!(one.hosts, Hosts::Listed(vec!["nqn.2014-08.org.example:host".parse().unwrap()]));
-        let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let at = |port: u16| Address::from(([192, 0, 2, 1], port));
         assert_eq!(one.listen, Some(vec![Listen::at(at(4421)), Listen::at(at(4420))]));
         assert_eq!(one.access, [Access { group: 2, listen: Some(at(4421)), state: AnaState::INACCESSIBLE }]);
         let namespaces: Vec<_> =

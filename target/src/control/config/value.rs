@@ -11,6 +11,7 @@ use ironside_common::nvme::NqnError;
 use ironside_common::nvme::log_page::AnaState;
 use ironside_common::reactor::PollError;
 use ironside_common::size::{self, SizeError};
+use ironside_common::verbs::{Address, AddressError, SocketPath};
 
 use super::{Backing, DEFAULT_PORT, METRICS_PORT, Namespace, limit};
 use crate::throttle::Limit;
@@ -22,8 +23,10 @@ pub enum ValueError {
     Size(#[from] SizeError),
     #[error("a size is a whole number of 4096-byte blocks, at least one")]
     Blocks,
-    #[error("`{0}` is not an address: write 192.0.2.1:4420 or [2001:db8::1]:4420")]
+    #[error("`{0}` is not an address: write 192.0.2.1:4420, [2001:db8::1]:4420 or /run/ironside.sock")]
     Address(String),
+    #[error("a Unix socket to listen at: {0}")]
+    Socket(#[source] AddressError),
     #[error("hosts cannot connect to port 0, which `{0}` names; name the port, as 192.0.2.1:{DEFAULT_PORT}")]
     NoPort(String),
     #[error("a logical block has 512 or 4096 bytes, not {0}")]
@@ -171,12 +174,12 @@ impl fmt::Display for Provider {
 /// Where to listen: an address, with a port unless it is the usual one, and what carries the connections, if it says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Listen {
-    pub address: SocketAddr,
+    pub address: Address,
     pub provider: Option<Provider>,
 }
 
 impl Listen {
-    pub const fn at(address: SocketAddr) -> Self {
+    pub const fn at(address: Address) -> Self {
         Self { address, provider: None }
     }
 }
@@ -272,14 +275,17 @@ impl FromStr for Serial {
 ///
 /// # Errors
 /// If it is none.
-pub(super) fn address(text: &str) -> Result<SocketAddr, ValueError> {
+pub(super) fn address(text: &str) -> Result<Address, ValueError> {
+    if text.starts_with('/') {
+        return SocketPath::new(text).map(Address::Path).map_err(ValueError::Socket);
+    }
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     let address: SocketAddr = text
         .parse()
         .or_else(|_| bare.parse().map(|ip: IpAddr| SocketAddr::new(ip, DEFAULT_PORT)))
         .map_err(|_| ValueError::Address(text.into()))?;
     // Whichever port the system picked, hosts would be told zero by discovery.
-    if address.port() == 0 { Err(ValueError::NoPort(text.into())) } else { Ok(address) }
+    if address.port() == 0 { Err(ValueError::NoPort(text.into())) } else { Ok(address.into()) }
 }
 
 /// Where metrics are told: an address, with or without a port, or a port of loopback.
@@ -297,7 +303,8 @@ pub fn metrics_address(text: &str) -> Result<SocketAddr, ValueError> {
             .parse()
             .map(|ip: IpAddr| SocketAddr::new(ip, METRICS_PORT))
             .map_err(|_| ValueError::Address(text.into())),
-        false => address(text),
+        // Over HTTP by a network alone.
+        false => address(text)?.socket().ok_or_else(|| ValueError::Address(text.into())),
     }
 }
 

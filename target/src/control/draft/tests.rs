@@ -103,7 +103,7 @@ fn hosts_and_listeners_change_in_their_lists() {
     assert!(one.clone().into_parts().0.contains("h1\", # the database"));
     one.admit(&nqn("a"), None).unwrap();
     one.listen(&nqn("a"), &["127.0.0.1:4421".into()]).unwrap();
-    let access = |state| ((SocketAddr::from(([127, 0, 0, 1], 4421)), 1), state);
+    let access = |state| ((Address::from(([127, 0, 0, 1], 4421)), 1), state);
     let (at, state) = access(Some(AnaState::INACCESSIBLE));
     one.set_access(&nqn("a"), at, state).unwrap();
     one.set_access(&nqn("a"), at, Some(AnaState::PERSISTENT_LOSS)).unwrap();

@@ -151,7 +151,7 @@ fn measure_line((setup, target): (&Setup, &Target), args: &PerfArgs, line: &Line
     let Line { block_size, depth, queues, reads, order } = *line;
     let args =
         PerfArgs { block_size, depth, reads, order, nr_io_queues: queues, crc: setup.crc, ..args.clone() };
-    let attached = attach(&args, target.address, target.nqn)?;
+    let attached = attach(&args, target.address.into(), target.nqn)?;
     let own = std::process::id();
     let before = (target::cpu_seconds(own)?, target.cpu_seconds()?);
     let report = measure(&attached, &args)?;

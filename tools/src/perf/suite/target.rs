@@ -60,7 +60,7 @@ impl Target {
     /// What target and host use when four connections stand and nobody asks for anything.
     pub(super) fn watch_idle(&self, args: &PerfArgs) -> anyhow::Result<String> {
         let args = PerfArgs { nr_io_queues: 3, queue_size: 128, core: None, ..args.clone() };
-        let attached = attach(&args, self.address, self.nqn)?;
+        let attached = attach(&args, self.address.into(), self.nqn)?;
         thread::sleep(Duration::from_secs(1));
         let own = std::process::id();
         let before = (cpu_seconds(self.process.id())?, cpu_seconds(own)?);

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use super::*;
 use crate::memory::Memory;
 use crate::provider::sim::{Prng, REMOTE_ACCESS_ERROR};
-use crate::verbs::{Kind, Wc, WcStatus};
+use crate::verbs::{Address, Kind, Wc, WcStatus};
 
 const PARAMETERS: ConnectParameters =
     ConnectParameters { receives: 2, receive_size: 4160, send_queue: 8, reads: 1 };
@@ -41,7 +41,7 @@ fn pair() -> Pair {
     for memory in [&host_memory, &target_memory] {
         memory.register(memory::Region::new(8192).unwrap());
     }
-    let address: SocketAddr = "192.0.2.1:4420".parse().unwrap();
+    let address: Address = "192.0.2.1:4420".parse().unwrap();
     let mut target = network.endpoint(address, Rc::clone(&target_memory), 4);
     network.set_listening(address, true);
     let host_address = "192.0.2.2:1".parse().unwrap();

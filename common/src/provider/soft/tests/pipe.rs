@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
@@ -13,7 +12,7 @@ use crate::iwarp::Outgoing;
 use crate::memory::Memory;
 use crate::provider::sim::{Choices, Prng};
 use crate::provider::soft::{Dialer, Wire};
-use crate::verbs::Sge;
+use crate::verbs::{Address, Sge};
 
 /// Bytes a pipe holds one way.
 const CAPACITY: usize = 256 * 1024;
@@ -30,7 +29,7 @@ struct State {
     choices: Prng,
     pipes: Slab<Pipe>,
     /// Who came to each listening address and was not accepted yet.
-    listening: BTreeMap<SocketAddr, VecDeque<(PipeWire, SocketAddr)>>,
+    listening: BTreeMap<Address, VecDeque<(PipeWire, Address)>>,
 }
 
 /// Both directions of one connection; side 0 dialled.
@@ -51,17 +50,17 @@ impl Pipes {
     }
 
     /// From now on connections to `address` succeed.
-    pub(super) fn listen(&self, address: SocketAddr) {
+    pub(super) fn listen(&self, address: Address) {
         self.state.borrow_mut().listening.entry(address).or_default();
     }
 
     /// The next one who came to `address`.
-    pub(super) fn accept(&self, address: SocketAddr) -> Option<(PipeWire, SocketAddr)> {
+    pub(super) fn accept(&self, address: Address) -> Option<(PipeWire, Address)> {
         self.state.borrow_mut().listening.get_mut(&address)?.pop_front()
     }
 
     /// Somebody at `from` who connects elsewhere.
-    pub(super) fn dialer(&self, from: SocketAddr) -> PipeDialer {
+    pub(super) fn dialer(&self, from: Address) -> PipeDialer {
         PipeDialer { pipes: self.clone(), from }
     }
 
@@ -87,11 +86,11 @@ impl Pipes {
 /// Connects through [`Pipes`].
 pub(super) struct PipeDialer {
     pipes: Pipes,
-    from: SocketAddr,
+    from: Address,
 }
 
 impl Dialer<PipeWire> for PipeDialer {
-    fn dial(&mut self, to: SocketAddr) -> io::Result<PipeWire> {
+    fn dial(&mut self, to: Address) -> io::Result<PipeWire> {
         let mut state = self.pipes.state.borrow_mut();
         if !state.listening.contains_key(&to) {
             return Err(io::ErrorKind::ConnectionRefused.into());
