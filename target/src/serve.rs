@@ -1,6 +1,7 @@
 //! `ironside-target serve`: from a configuration to reactors at work, until a signal says stop; and what is
 //! served changes meanwhile.
 mod daemon;
+mod departed;
 mod keeper;
 mod reactors;
 

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ironside_common::nvme::Nqn;
+use ironside_common::reactor::clock::now;
 use nix::poll::poll;
 
+use super::departed::Departed;
 use super::reactors::Reactors;
 use super::{ServeError, chain};
 use crate::acceptor::{Acceptor, Door};
@@ -21,9 +23,6 @@ use crate::metrics::{self, Metrics};
 use crate::poll_group::Survey;
 use crate::rpc::{Applied, Failure, RpcError, Subject};
 
-/// How long hosts have to notice that a namespace is gone before another one takes its number.
-const REPLACEMENT_PAUSE_MS: u16 = 2000;
-
 /// A target that serves.
 pub(super) struct Daemon {
     /// Where its configuration comes from.
@@ -32,6 +31,8 @@ pub(super) struct Daemon {
     reactors: Reactors,
     /// Who tells what is counted, if anybody does.
     metrics: Option<Metrics>,
+    /// Namespaces whose numbers are not for others yet.
+    departed: Departed,
     /// Nothing while listeners change, and if the system had no thread left for it.
     acceptor: Option<Acceptor>,
 }
@@ -64,7 +65,8 @@ impl Daemon {
         });
         match accepting {
             Ok((metrics, acceptor)) => {
-                Ok(Self { source, served, reactors, metrics, acceptor: Some(acceptor) })
+                let (departed, acceptor) = (Departed::default(), Some(acceptor));
+                Ok(Self { source, served, reactors, metrics, departed, acceptor })
             }
             Err(error) => {
                 reactors.drain()?;
@@ -124,6 +126,7 @@ impl Daemon {
         } else if changes.iter().any(is_replacement) {
             self.replace(next, &changes)?;
         } else {
+            self.wait_for_numbers(&next.catalog);
             self.go_over_to(next)?;
         }
         Ok(Applied { changes, kept })
@@ -135,8 +138,20 @@ impl Daemon {
         let replaced = |nqn: &Nqn, nsid| changes.contains(&Change::NamespaceReplaced(*nqn, nsid));
         let (paused, whole) = Catalog::clone(&next.catalog).after_pause_of(replaced);
         self.go_over_to(next.with_catalog(Arc::new(paused)))?;
-        let _ = poll(&mut [], REPLACEMENT_PAUSE_MS);
+        self.wait_for_numbers(&whole);
         self.go_over_to(next.with_catalog(Arc::new(whole)))
+    }
+
+    /// The namespace which went may have done so in a change before this one.
+    fn wait_for_numbers(&self, next: &Catalog) {
+        loop {
+            let left = self.departed.pause_before(next, now());
+            if left.is_zero() {
+                return;
+            }
+            // Not a moment too early.
+            let _ = poll(&mut [], u16::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u16::MAX));
+        }
     }
 
     /// Tells hosts of media which have another size by now.
@@ -170,7 +185,7 @@ impl Daemon {
             return Err(error);
         }
         self.reactors.switch(&next.catalog).map_err(ChangeError::Attach)?;
-        self.served = next;
+        let before = std::mem::replace(&mut self.served, next);
         self.reactors.announce();
         let patience = Duration::from_secs(self.served.config.drain_timeout_s.into());
         if !self.reactors.settle(patience) {
@@ -179,6 +194,7 @@ impl Daemon {
                  happen: until it does, do not take for granted that nothing is written by this way"
             );
         }
+        self.departed.note(&before.catalog, &self.served.catalog, now());
         Ok(())
     }
 
