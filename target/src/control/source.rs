@@ -18,22 +18,31 @@ use crate::rpc::Failure;
 pub struct Source {
     /// Where it was read, unless flags said it.
     path: Option<PathBuf>,
+    /// Whether changes are kept there: not in a pipe, and not in nvmetcli's file, which has no place for all that we have. It is
+    /// decided when it is read, so that a file which is away for a moment is missed.
+    is_kept: bool,
     text: String,
-    /// It is nvmetcli's file, which has no place for all that we have: it is read only.
-    is_foreign: bool,
 }
 
 /// A text which lies beside the file it is to replace, and goes unless it does.
 #[derive(Debug)]
 pub struct Pending {
     text: String,
-    draft: Option<PathBuf>,
+    places: Option<Places>,
+}
+
+#[derive(Debug)]
+struct Places {
+    /// Where it lies.
+    draft: PathBuf,
+    /// The file itself, whichever links lead there.
+    file: PathBuf,
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if let Some(draft) = self.draft.take() {
-            let _ = fs::remove_file(draft);
+        if let Some(places) = self.places.take() {
+            let _ = fs::remove_file(places.draft);
         }
     }
 }
@@ -44,16 +53,17 @@ impl Source {
     /// # Errors
     /// As [`Config::load`].
     pub fn load(path: &Path) -> Result<(Config, Self), ConfigError> {
+        let is_file = !matches!(fs::metadata(path), Ok(found) if !found.is_file());
         let text = Config::read(path)?;
         let config = Config::parse(path, &text)?;
         let is_foreign = Config::is_foreign(&text);
         let text = if is_foreign { render(&config) } else { text };
-        Ok((config, Self { path: Some(path.to_owned()), text, is_foreign }))
+        Ok((config, Self { path: Some(path.to_owned()), is_kept: is_file && !is_foreign, text }))
     }
 
     /// What flags said: what changes it is kept nowhere.
     pub fn of_flags(config: &Config) -> Self {
-        Self { path: None, text: render(config), is_foreign: false }
+        Self { path: None, is_kept: false, text: render(config) }
     }
 
     /// The same, read once more; what flags said is what is in force.
@@ -76,21 +86,27 @@ impl Source {
 
     /// The file which changes are kept in: a regular one, which can be read again.
     pub fn kept_in(&self) -> Option<&Path> {
-        self.path.as_deref().filter(|path| !self.is_foreign && path.is_file())
+        self.path.as_deref().filter(|_| self.is_kept)
     }
 
     /// The configuration in force, about to be changed. The subsystem it does not name is `unnamed`.
     ///
     /// # Errors
-    /// If the file says something else by now, or says it wrong: whoever wrote that has to have it read first.
+    /// If the file says something else by now, says it wrong, or cannot be read: whoever did that has to have it read first.
     pub fn draft(&self, unnamed: Option<Nqn>) -> Result<Draft, Failure> {
-        if let Some(path) = self.kept_in()
-            && Config::read(path)? != self.text
-        {
-            return Err(Failure::Edited(path.display().to_string()));
+        if let Some(path) = self.kept_in() {
+            self.check_unedited(path)?;
         }
         let origin = self.path.as_deref().unwrap_or(Path::new("configuration"));
         Ok(Draft::new(origin, &self.text, unnamed)?)
+    }
+
+    fn check_unedited(&self, path: &Path) -> Result<(), Failure> {
+        Config::check_regular(path).map_err(Failure::Lost)?;
+        match Config::read(path).map_err(Failure::Lost)? == self.text {
+            true => Ok(()),
+            false => Err(Failure::Edited(path.display().to_string())),
+        }
     }
 
     /// Writes another text beside the file, where there is one.
@@ -99,40 +115,54 @@ impl Source {
     /// If that cannot be.
     pub fn write(&self, text: String) -> Result<Pending, Failure> {
         let Some(path) = self.kept_in().filter(|_| text != self.text) else {
-            return Ok(Pending { text, draft: None });
+            return Ok(Pending { text, places: None });
         };
         // A link leads to the file which is to be another.
         let failed = |source| Failure::NotKept { path: path.display().to_string(), source };
-        let path = path.canonicalize().map_err(failed)?;
-        let mut name = OsString::from(&path);
-        name.push(".new");
-        let pending = Pending { text, draft: Some(name.into()) };
-        write_like(&path, &pending).map_err(failed)?;
+        let file = path.canonicalize().map_err(failed)?;
+        let draft = file.with_file_name(draft_name(&file));
+        let pending = Pending { text, places: Some(Places { draft, file }) };
+        write_like(&pending).map_err(failed)?;
         Ok(pending)
     }
 
-    /// Has the file be what was written beside it.
+    /// Has the file be what was written beside it, unless somebody has edited it since.
     ///
     /// # Errors
-    /// If that cannot be: then what is in force is not in the file.
+    /// If that cannot be: then what is in force is not in the file. The next change goes out from the file once more.
     pub fn keep(&mut self, mut pending: Pending) -> Result<(), Failure> {
+        if let (Some(places), Some(path)) = (&pending.places, &self.path) {
+            let failed = |reason: String| Failure::InForce { path: path.display().to_string(), reason };
+            self.check_unedited(path).map_err(|error| failed(error.to_string()))?;
+            let replaced = match path.canonicalize() {
+                Ok(file) if file != places.file => return Err(failed("it is another file by now".into())),
+                Ok(_) => fs::rename(&places.draft, &places.file),
+                Err(error) => Err(error),
+            };
+            replaced.map_err(|error| failed(error.to_string()))?;
+        }
         self.text = std::mem::take(&mut pending.text);
-        let (Some(draft), Some(path)) = (&pending.draft, &self.path) else { return Ok(()) };
-        let replaced = path.canonicalize().and_then(|path| {
-            fs::rename(draft, &path)?;
-            sync_directory_of(&path)
-        });
-        replaced.map_err(|source| Failure::NotKept { path: path.display().to_string(), source })?;
-        pending.draft = None;
-        Ok(())
+        let Some(Places { file, .. }) = pending.places.take() else { return Ok(()) };
+        sync_directory_of(&file).map_err(|error| Failure::InForce {
+            path: file.display().to_string(),
+            reason: format!("it says so already, but may not after a loss of power: {error}"),
+        })
     }
 }
 
+/// A name beside a file which no operator gives to one of his.
+fn draft_name(file: &Path) -> OsString {
+    let mut name = OsString::from(".");
+    name.push(file.file_name().unwrap_or_default());
+    name.push(format!(".ironside-{}", std::process::id()));
+    name
+}
+
 /// Writes it with the owner and the rights of the file it is to replace.
-fn write_like(path: &Path, pending: &Pending) -> io::Result<()> {
-    let Some(draft) = &pending.draft else { return Ok(()) };
-    let before = fs::metadata(path)?;
-    // What an earlier process left behind is in the way.
+fn write_like(pending: &Pending) -> io::Result<()> {
+    let Some(Places { draft, file }) = &pending.places else { return Ok(()) };
+    let before = fs::metadata(file)?;
+    // What an earlier process of the same number left behind is in the way.
     let _ = fs::remove_file(draft);
     let mut file = File::create_new(draft)?;
     file.set_permissions(fs::Permissions::from_mode(before.mode() & 0o7777))?;
@@ -192,6 +222,47 @@ mod tests {
         let (again, source) = source.again(&config).unwrap();
         assert_eq!(again.control, Some("d".into()));
         source.draft(None).unwrap();
+    }
+
+    #[test]
+    fn a_file_which_is_away_is_missed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = file(&directory);
+        let (_, mut source) = Source::load(&path).unwrap();
+        let pending = source.write("control = \"d\"\n".into()).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(source.kept_in(), Some(path.as_path()));
+        let refused = source.draft(None).unwrap_err();
+        assert!(matches!(refused, Failure::Lost(_)), "{refused}");
+        assert!(matches!(source.write("control = \"e\"\n".into()), Err(Failure::NotKept { .. })));
+        assert!(matches!(source.keep(pending), Err(Failure::InForce { .. })));
+        assert_eq!((source.text(), fs::read_dir(directory.path()).unwrap().count()), (TEXT, 0));
+        fs::create_dir(&path).unwrap();
+        assert!(matches!(source.draft(None), Err(Failure::Lost(_))), "it is no file any more");
+    }
+
+    #[test]
+    fn an_edit_while_a_change_takes_its_time_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = file(&directory);
+        let (_, mut source) = Source::load(&path).unwrap();
+        let neighbour = directory.path().join("target.toml.new");
+        fs::write(&neighbour, "his").unwrap();
+        let pending = source.write("control = \"d\"\n".into()).unwrap();
+        fs::write(&path, "control = \"e\"\n").unwrap();
+        let said = source.keep(pending).unwrap_err().to_string();
+        assert!(said.contains("in force, but not kept") && said.contains("has been changed"), "{said}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "control = \"e\"\n");
+        assert_eq!(fs::read_to_string(&neighbour).unwrap(), "his");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "nothing is left beside it");
+        fs::write(&path, TEXT).unwrap();
+        source.draft(None).expect("what was not kept is not what the file is compared with");
+        let pending = source.write("control = \"f\"\n".into()).unwrap();
+        source.keep(pending).unwrap();
+        assert_eq!(
+            (source.text(), fs::read_to_string(&path).unwrap().as_str()),
+            ("control = \"f\"\n", source.text())
+        );
     }
 
     #[test]

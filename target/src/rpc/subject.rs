@@ -16,7 +16,7 @@ pub struct Applied {
     pub kept: Vec<String>,
 }
 
-/// Why what is served stays as it was.
+/// Why what is served stays as it was, or what else went wrong with a change.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error(transparent)]
@@ -30,6 +30,15 @@ pub enum Failure {
     System(String, Option<i32>),
     #[error("{0} has been changed since it was read: `ironside-target ctl reload` (SIGHUP) first")]
     Edited(String),
+    #[error(
+        "the file of the configuration is not what was read, and nothing is changed: {0}; put it back, or have another read (`ironside-target ctl reload`, SIGHUP)"
+    )]
+    Lost(ConfigError),
+    /// The change is done, all the same.
+    #[error(
+        "the change is in force, but not kept: {path}: {reason}. The next change goes out from what the file says: repeat this one, or edit the file and have it read (`ironside-target ctl reload`, SIGHUP)"
+    )]
+    InForce { path: String, reason: String },
     #[error("{path} cannot be replaced, and a change that is not kept is none: {source}")]
     NotKept { path: String, source: std::io::Error },
 }
@@ -59,7 +68,9 @@ impl From<Failure> for RpcError {
             Failure::NotKept { source, .. } => {
                 Self { code: -i64::from(source.raw_os_error().unwrap_or(libc::EIO)), message }
             }
-            Failure::System(_, None) | Failure::Edited(_) => Self::internal(message),
+            Failure::System(_, None) | Failure::Edited(_) | Failure::Lost(_) | Failure::InForce { .. } => {
+                Self::internal(message)
+            }
         }
     }
 }
@@ -77,7 +88,7 @@ pub trait Subject {
     /// Changes the configuration, goes over to what it says and keeps it; or does nothing at all.
     ///
     /// # Errors
-    /// Why nothing was done.
+    /// Why nothing was done, or what is in force without being kept ([`Failure::InForce`]).
     fn change(
         &mut self,
         edit: &mut dyn FnMut(&mut Draft) -> Result<(), RpcError>,
