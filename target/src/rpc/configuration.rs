@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::methods::{Method, method};
 use super::{Applied, RpcError, Subject, addresses, bdevs, parameters, subsystems, transports};
-use crate::catalog::Hosts;
+use crate::catalog::{Hosts, Subsystem};
 use crate::control::config::Backing;
 use crate::control::draft::Draft;
 use crate::control::prepare::Served;
@@ -36,11 +36,39 @@ pub(super) fn get_config(subject: &mut dyn Subject, given: Value) -> Result<Valu
     let served = subject.served();
     match given.name.as_str() {
         "bdev" => Ok(bdev_calls(served).into()),
-        "nvmf" => Ok(nvmf_calls(served).into()),
+        "nvmf" => {
+            check_sayable(served)?;
+            Ok(nvmf_calls(served).into())
+        }
         name => {
             Err(RpcError::invalid(format!("Subsystem '{name}' not found: there are {}", PARTS.join(" and "))))
         }
     }
+}
+
+/// Whoever loads what was saved shall not admit without proof, or without limit, whom we do not.
+///
+/// # Errors
+/// If SPDK's methods have no words for something that is served.
+fn check_sayable(served: &Served) -> Result<(), RpcError> {
+    for nqn in served.catalog.subsystems().iter().map(Subsystem::nqn) {
+        let Some(said) = served.said(nqn) else { continue };
+        let limits = &said.host_limits;
+        let what = if !said.keys.is_empty() {
+            "a host has to authenticate"
+        } else if !limits.named.is_empty() {
+            "a host has a limit of its own"
+        } else if limits.each.is_any() {
+            "each host is limited"
+        } else {
+            continue;
+        };
+        return Err(RpcError::internal(format!(
+            "{what} at {nqn}, which SPDK's methods do not say and whoever loads this would not know: save the file \
+             instead (`ironside-target ctl save`, ironside_get_config)"
+        )));
+    }
+    Ok(())
 }
 
 fn call(method: &str, parameters: Value) -> Value {

@@ -18,7 +18,9 @@ pub enum FrameError {
 pub struct Framer {
     bytes: Vec<u8>,
     most: usize,
-    /// How many of them have been looked at.
+    /// Where the request which comes next begins.
+    start: usize,
+    /// How many of the bytes have been looked at.
     seen: usize,
     depth: usize,
     in_string: bool,
@@ -34,17 +36,20 @@ impl Default for Framer {
 impl Framer {
     /// For texts of fewer bytes than `most`.
     pub const fn with_limit(most: usize) -> Self {
-        Self { bytes: Vec::new(), most, seen: 0, depth: 0, in_string: false, escaped: false }
+        Self { bytes: Vec::new(), most, start: 0, seen: 0, depth: 0, in_string: false, escaped: false }
     }
 
-    /// Takes what has come.
+    /// Adds what has come. Take the whole requests first: what is kept is no more than one begun, and a piece.
     pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.start);
+        self.seen -= self.start;
+        self.start = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Whether something has come that is no whole request yet.
     pub fn is_partial(&self) -> bool {
-        !self.bytes.is_empty()
+        self.start < self.bytes.len()
     }
 
     /// The next whole request, as far as its brackets tell.
@@ -52,20 +57,24 @@ impl Framer {
     /// # Errors
     /// If what comes is no request.
     pub fn take(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
-        if self.seen == 0 {
-            let blank = self.bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-            self.bytes.drain(..blank);
-        }
         while let Some(&byte) = self.bytes.get(self.seen) {
             self.seen += 1;
-            if self.look_at(byte)? {
-                let rest = self.bytes.split_off(self.seen);
-                self.seen = 0;
-                return Ok(Some(std::mem::replace(&mut self.bytes, rest)));
+            if self.depth == 0 && byte.is_ascii_whitespace() {
+                self.start = self.seen;
+                continue;
             }
-            if self.seen >= self.most {
+            if self.look_at(byte)? {
+                let request = self.bytes[self.start..self.seen].to_vec();
+                self.start = self.seen;
+                return Ok(Some(request));
+            }
+            if self.seen - self.start >= self.most {
                 return Err(FrameError::TooLarge);
             }
+        }
+        if self.start == self.bytes.len() {
+            // A client which once sent something large does not keep that much.
+            (self.bytes, self.start, self.seen) = (Vec::new(), 0, 0);
         }
         Ok(None)
     }

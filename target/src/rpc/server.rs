@@ -180,8 +180,13 @@ impl Client {
         if self.closing {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        let ended = self.receive(now)?;
-        match self.framer.take() {
+        // What has come is done before more is read: a client which sends ahead waits, and costs no memory.
+        let (mut request, mut ended) = (self.framer.take(), false);
+        if matches!(request, Ok(None)) {
+            ended = self.receive(now)?;
+            request = self.framer.take();
+        }
+        match request {
             Ok(Some(request)) => {
                 self.answer = answer(&request).unwrap_or_default();
                 self.taken = 0;

@@ -260,6 +260,30 @@ fn what_is_saved_can_be_loaded_elsewhere_as_a_whole() {
 }
 
 #[test]
+fn what_a_saved_configuration_has_no_place_for_is_not_left_out() {
+    for (host, words) in [
+        (format!("limit = {{ iops = 5 }}, nqn = {HOST:?}"), "limit of its own"),
+        (format!("key-file = KEY, nqn = {HOST:?}"), "has to authenticate"),
+    ] {
+        let keys = tempfile::tempdir().unwrap();
+        let key = keys.path().join("key");
+        std::fs::write(&key, "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:\n").unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let host = host.replace("KEY", &format!("{key:?}"));
+        let text = format!(
+            "[[subsystem]]\nnqn = {A:?}\nhost = [{{ {host} }}]\nnamespace = [{{ null = \"1MiB\" }}]\n"
+        );
+        let mut paper = Paper::new(&text);
+        let (code, message) = paper.refused("framework_get_config", json!({ "name": "nvmf" }));
+        assert!(code == -32603 && message.contains(words) && message.contains("ctl save"), "{message}");
+        paper.done("framework_get_config", json!({ "name": "bdev" }));
+    }
+    let each = "[[subsystem]]\nallow-any-host = true\nhost-limit = { iops = 5 }\nnamespace = [{ null = \"1MiB\" }]\n";
+    let (_, message) = Paper::new(each).refused("framework_get_config", json!({ "name": "nvmf" }));
+    assert!(message.contains("each host is limited"), "{message}");
+}
+
+#[test]
 fn lists_notifications_and_nonsense_are_told_apart() {
     let mut paper = Paper::new("");
     let mut ask = |text: &str| {
@@ -368,6 +392,28 @@ fn requests_come_in_pieces_and_several_at_once() {
     turn(&mut server, Time::ZERO);
     assert!(read(&one).unwrap().contains("-32700"));
     assert_eq!(read(&one).unwrap(), "", "hung up on");
+}
+
+#[test]
+fn who_sends_ahead_waits() {
+    let (directory, mut server) = server();
+    let mut client = connect(&directory);
+    let ahead = b"{}".repeat(4 << 20);
+    let mut fill = || std::iter::from_fn(|| client.write(&ahead).ok()).sum::<usize>();
+    let first = fill();
+    // Nobody wants an answer, so nothing but reading could hold it up.
+    assert!((0..1000).all(|_| server.turn(Time::ZERO, &mut |_| None)), "one request each time");
+    let more = fill();
+    assert!(more < first, "{more} bytes more were read than {first} for 1000 requests of two bytes");
+    let (mut done, mut last) = (0, usize::MAX);
+    while done != last {
+        last = done;
+        while server.turn(Time::ZERO, &mut |_| {
+            done += 1;
+            None
+        }) {}
+    }
+    assert_eq!((1000 + done) * 2, first + more, "all were done in their turn");
 }
 
 #[test]
