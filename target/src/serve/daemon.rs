@@ -137,6 +137,8 @@ impl Daemon {
     fn replace(&mut self, next: Served, changes: &[Change]) -> Result<(), ChangeError> {
         let replaced = |nqn: &Nqn, nsid| changes.contains(&Change::NamespaceReplaced(*nqn, nsid));
         let (paused, whole) = Catalog::clone(&next.catalog).after_pause_of(replaced);
+        // It may bring others under numbers which went before.
+        self.wait_for_numbers(&paused);
         self.go_over_to(next.with_catalog(Arc::new(paused)))?;
         self.wait_for_numbers(&whole);
         self.go_over_to(next.with_catalog(Arc::new(whole)))
