@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
 use ironside_common::memory::{Memory, Pool, SizeClass};
-use ironside_common::reactor::{Mailbox, Ring, Sender, Tenant, mailbox, run, source};
+use ironside_common::reactor::{Mailbox, Poll, Ring, Sender, Tenant, mailbox, run, source};
 use ironside_common::time::Time;
 use ironside_common::verbs::Token;
 
@@ -90,6 +90,14 @@ pub(crate) struct Running {
 impl Running {
     /// Serves the export which `make` makes in the reactor's thread.
     pub(crate) fn start<E: Export>(make: impl FnOnce(&Memory) -> E + Send + 'static) -> Self {
+        Self::start_with(Poll::Adaptive, make)
+    }
+
+    /// The same, by a loop which waits for work as said.
+    pub(crate) fn start_with<E: Export>(
+        poll: Poll,
+        make: impl FnOnce(&Memory) -> E + Send + 'static,
+    ) -> Self {
         let (sender, stop) = mailbox(1).unwrap();
         let (ready, started) = mpsc::channel();
         let thread = thread::spawn(move || {
@@ -98,7 +106,7 @@ impl Running {
             let (export, pool, shelf) = (make(&memory), pool(&memory), Shelf::new());
             ready.send(()).unwrap();
             let (closing, closed, now) = (false, false, Time::ZERO);
-            let mut reactor = Reactor { export, shelf, pool, memory, stop, closing, closed, now };
+            let mut reactor = Reactor { export, shelf, pool, memory, stop, poll, closing, closed, now };
             run(&mut ring, &mut reactor).unwrap();
             assert_eq!(reactor.pool.available(), reactor.pool.total());
             reactor.shelf.bytes
@@ -121,6 +129,7 @@ struct Reactor<E> {
     pool: Rc<Pool>,
     memory: Rc<Memory>,
     stop: Mailbox<()>,
+    poll: Poll,
     closing: bool,
     closed: bool,
     now: Time,
@@ -160,6 +169,10 @@ impl<E: Export> Tenant for Reactor<E> {
     fn arm(&mut self, ring: &mut Ring) {
         self.stop.arm(ring, 0);
         self.with(ring, |export, context| export.arm(context));
+    }
+
+    fn poll(&self) -> Poll {
+        self.poll
     }
 
     fn deadline(&self) -> Option<Time> {

@@ -74,9 +74,8 @@ struct Link {
     connection: Connection,
     generation: u16,
     reading: Watch,
+    /// Cold while the kernel takes no more output.
     writing: Watch,
-    /// The kernel would take no more output when last tried.
-    full: bool,
 }
 
 /// What one core needs for its part of an export; may move to its thread.
@@ -224,7 +223,6 @@ impl Export for Server {
                 link.reading = Watch::Hot;
             } else {
                 link.writing = Watch::Hot;
-                link.full = false;
             }
         }
     }
@@ -277,7 +275,7 @@ impl Export for Server {
 impl Link {
     fn new(socket: UnixStream, connection: Connection, generation: u16) -> Self {
         let (reading, writing) = (Watch::Hot, Watch::Hot);
-        Self { socket, connection, generation, reading, writing, full: false }
+        Self { socket, connection, generation, reading, writing }
     }
 
     fn tag(&self, slot: u16) -> Tag {
@@ -287,7 +285,7 @@ impl Link {
     /// Sends, receives and acts as far as that goes now.
     fn serve(&mut self, slot: u16, context: &mut Context<'_>) -> bool {
         let tag = self.tag(slot);
-        let served = self.send(context).and_then(|sent| {
+        let served = self.send(slot, context).and_then(|sent| {
             let mut did = sent | self.connection.advance(context, tag)?;
             for _ in 0..READS_A_TURN {
                 if !self.receive(context)? {
@@ -297,7 +295,7 @@ impl Link {
                 self.connection.advance(context, tag)?;
             }
             // What was answered without asking the volume; the rest goes with the next turn.
-            Ok(did | self.send(context)?)
+            Ok(did | self.send(slot, context)?)
         });
         served.unwrap_or_else(|reason| {
             self.abandon(slot, &reason);
@@ -322,16 +320,20 @@ impl Link {
         }
     }
 
-    /// True if anything went.
-    fn send(&mut self, context: &Context<'_>) -> Result<bool, Gone> {
+    /// True if anything went. The ring is asked for room at once: a loop which is busy, or always polls, never arms.
+    fn send(&mut self, slot: u16, context: &mut Context<'_>) -> Result<bool, Gone> {
         let mut did = false;
-        while self.connection.has_output() && !self.full {
+        while self.connection.has_output() && self.writing == Watch::Hot {
             match socket::send(self.socket.as_fd(), context.memory, self.connection.parts()) {
                 Ok(count) => {
                     self.connection.sent(count);
                     did = true;
                 }
-                Err(error) if is_transient(&error) => self.full = true,
+                Err(error) if is_transient(&error) => {
+                    let token = context.token(slot | WRITABLE, self.generation);
+                    context.ring.poll_once(self.socket.as_fd(), PollFlags::POLLOUT, token);
+                    self.writing = Watch::Cold;
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -343,11 +345,6 @@ impl Link {
             let token = context.token(slot, self.generation);
             context.ring.poll_once(self.socket.as_fd(), PollFlags::POLLIN, token);
             self.reading = Watch::Cold;
-        }
-        if self.writing == Watch::Hot && self.full {
-            let token = context.token(slot | WRITABLE, self.generation);
-            context.ring.poll_once(self.socket.as_fd(), PollFlags::POLLOUT, token);
-            self.writing = Watch::Cold;
         }
     }
 

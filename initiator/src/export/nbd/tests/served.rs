@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use ironside_common::reactor::Poll;
+
 use super::world::{client_flags, info_data, option, parameters, request};
 use crate::export::Listener;
 use crate::export::nbd::wire::{command, option as number};
@@ -19,11 +21,15 @@ struct Served {
 
 impl Served {
     fn start() -> Self {
+        Self::start_with(Poll::Adaptive)
+    }
+
+    fn start_with(poll: Poll) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nbd.sock");
         let at = path.clone();
         let part = move || Part::of_each(Listener::bind(&at).unwrap(), parameters(), 1).unwrap().remove(0);
-        let running = Running::start(move |_| Server::of(part()));
+        let running = Running::start_with(poll, move |_| Server::of(part()));
         Self { path, running, _directory: directory }
     }
 
@@ -100,6 +106,24 @@ fn a_client_that_does_not_read_holds_up_nobody_and_not_the_end() {
     }
     assert!(rest.len() < 100 * 16384);
     assert_eq!(other.read(&mut [0; 1]).unwrap(), 0, "hung up on");
+}
+
+#[test]
+fn a_loop_which_never_sleeps_sends_on_once_there_is_room() {
+    let served = Served::start_with(Poll::Always);
+    let mut client = connect(&served.path);
+    for cookie in 0..100 {
+        client.write_all(&request(command::READ, 0, cookie, 0, 16384)).unwrap();
+    }
+    // By the time this one is answered there is no room for the other's replies.
+    let mut other = connect(&served.path);
+    other.write_all(&request(command::FLUSH, 0, 7, 0, 0)).unwrap();
+    expect_done(&mut other, 7);
+    for cookie in 0..100 {
+        expect_done(&mut client, cookie);
+        client.read_exact(&mut [0; 16384]).unwrap();
+    }
+    served.end();
 }
 
 #[test]
