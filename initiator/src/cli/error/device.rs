@@ -1,6 +1,9 @@
 //! What to do when the kernel does not give us a block device, by what it says.
 use std::io;
 
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
+
 use crate::export::loop_device::LoopError;
 use crate::export::nbd_device::NbdDeviceError;
 use crate::export::ublk::UblkError;
@@ -11,6 +14,9 @@ const WITHOUT: &str = "; or use --via nbd, which needs neither";
 /// When a FUSE file system cannot be mounted.
 pub(super) fn mount_remedy(error: &io::Error) -> String {
     let advice = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) if is_closed_to_us("/dev/fuse") => {
+            "open /dev/fuse to this user (chmod 666 /dev/fuse, as most systems have it), or run it as root"
+        }
         Some(libc::EPERM | libc::EACCES) => {
             "mounting takes root and CAP_SYS_ADMIN: in a container, run it with --privileged and --device /dev/fuse"
         }
@@ -24,6 +30,10 @@ pub(super) fn mount_remedy(error: &io::Error) -> String {
         _ => "FUSE takes root and /dev/fuse",
     };
     format!("{advice}{WITHOUT}")
+}
+
+fn is_closed_to_us(path: &str) -> bool {
+    access(path, AccessFlags::R_OK | AccessFlags::W_OK) == Err(Errno::EACCES)
 }
 
 /// When the ublk driver does not make or keep a device.
@@ -102,7 +112,7 @@ mod tests {
     #[test]
     fn each_cause_has_its_remedy() {
         let os = io::Error::from_raw_os_error;
-        assert!(mount_remedy(&os(libc::EPERM)).contains("--privileged"));
+        assert!(mount_remedy(&os(libc::EPERM)).contains("/dev/fuse"));
         assert!(mount_remedy(&os(libc::ENODEV)).contains("modprobe fuse"));
         let open =
             |path: &str, number| loop_remedy(&LoopError::Open { path: path.into(), source: os(number) });
