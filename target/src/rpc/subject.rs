@@ -1,8 +1,9 @@
 //! Who is told: the target, as methods see it.
-use crate::control::config::ConfigError;
+use crate::control::config::{Config, ConfigError};
 use crate::control::draft::Draft;
 use crate::control::prepare::{PrepareError, Served};
 use crate::control::reload::Change;
+use crate::control::source::Source;
 use crate::poll_group::Survey;
 
 use super::RpcError;
@@ -79,11 +80,26 @@ impl From<Failure> for RpcError {
 pub trait Subject {
     fn served(&self) -> &Served;
 
+    /// Where the configuration comes from, and is kept.
+    fn source(&self) -> &Source;
+
+    fn source_mut(&mut self) -> &mut Source;
+
+    /// Goes over to another configuration, or does nothing at all.
+    ///
+    /// # Errors
+    /// Why nothing was done.
+    fn take_over(&mut self, config: Config) -> Result<Applied, Failure>;
+
     /// The configuration file, if what is changed is kept there.
-    fn file(&self) -> Option<&std::path::Path>;
+    fn file(&self) -> Option<&std::path::Path> {
+        self.source().kept_in()
+    }
 
     /// The configuration in force as the text of a file.
-    fn text(&self) -> String;
+    fn text(&self) -> String {
+        self.source().text().to_owned()
+    }
 
     /// Changes the configuration, goes over to what it says and keeps it; or does nothing at all.
     ///
@@ -92,7 +108,15 @@ pub trait Subject {
     fn change(
         &mut self,
         edit: &mut dyn FnMut(&mut Draft) -> Result<(), RpcError>,
-    ) -> Result<Applied, Failure>;
+    ) -> Result<Applied, Failure> {
+        let mut draft = self.source().draft(self.served().unnamed())?;
+        edit(&mut draft)?;
+        let (text, config) = draft.into_parts();
+        let pending = self.source().write(text)?;
+        let applied = self.take_over(config)?;
+        self.source_mut().keep(pending)?;
+        Ok(applied)
+    }
 
     /// Reads the configuration file again and goes over to what it says.
     ///

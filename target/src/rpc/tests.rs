@@ -2,7 +2,6 @@
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::Duration;
 
 use ironside_common::time::Time;
@@ -10,7 +9,6 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::control::config::Config;
-use crate::control::draft::Draft;
 use crate::control::prepare::{Served, prepare};
 use crate::control::reload::{changes, plan};
 use crate::control::source::Source;
@@ -34,13 +32,6 @@ impl Paper {
         std::fs::write(&path, text).unwrap();
         let (config, source) = Source::load(&path).unwrap();
         Self { served: prepare(config).unwrap(), source, directory }
-    }
-
-    fn take_over(&mut self, config: Config) -> Result<Applied, Failure> {
-        let (next, kept) = plan(&self.served, config)?;
-        let changes = changes(&self.served.catalog, &next.catalog);
-        self.served = next;
-        Ok(Applied { changes, kept })
     }
 
     fn call(&mut self, method: &str, parameters: Value) -> Result<Value, (i64, String)> {
@@ -76,25 +67,19 @@ impl Subject for Paper {
         &self.served
     }
 
-    fn file(&self) -> Option<&Path> {
-        self.source.kept_in()
+    fn source(&self) -> &Source {
+        &self.source
     }
 
-    fn text(&self) -> String {
-        self.source.text().to_owned()
+    fn source_mut(&mut self) -> &mut Source {
+        &mut self.source
     }
 
-    fn change(
-        &mut self,
-        edit: &mut dyn FnMut(&mut Draft) -> Result<(), RpcError>,
-    ) -> Result<Applied, Failure> {
-        let mut draft = self.source.draft(self.served.unnamed())?;
-        edit(&mut draft)?;
-        let (text, config) = draft.into_parts();
-        let pending = self.source.write(text)?;
-        let applied = self.take_over(config)?;
-        self.source.keep(pending)?;
-        Ok(applied)
+    fn take_over(&mut self, config: Config) -> Result<Applied, Failure> {
+        let (next, kept) = plan(&self.served, config)?;
+        let changes = changes(&self.served.catalog, &next.catalog);
+        self.served = next;
+        Ok(Applied { changes, kept })
     }
 
     fn reload(&mut self) -> Result<Applied, Failure> {

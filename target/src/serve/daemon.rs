@@ -1,7 +1,6 @@
 //! The control thread's view of a serving target: what is served, by whom it is accepted, and how it goes over to
 //! something else while hosts are connected. Whoever wants a change, by signal or otherwise, calls here.
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +14,12 @@ use super::{ServeError, chain};
 use crate::acceptor::{Acceptor, Door};
 use crate::catalog::{Catalog, Listener};
 use crate::control::config::Config;
-use crate::control::draft::Draft;
 use crate::control::prepare::{Served, prepare};
 use crate::control::reload::{Change, ReloadError, changes, plan, summary};
 use crate::control::source::Source;
 use crate::metrics::{self, Metrics};
 use crate::poll_group::Survey;
-use crate::rpc::{Applied, Failure, RpcError, Subject};
+use crate::rpc::{Applied, Failure, Subject};
 
 /// A target that serves.
 pub(super) struct Daemon {
@@ -111,13 +109,13 @@ impl Daemon {
     fn try_reload(&mut self) -> Result<Applied, ChangeError> {
         let (config, source) = self.source.again(&self.served.config).map_err(ReloadError::from)?;
         self.refresh_media();
-        let applied = self.take_over(config)?;
+        let applied = self.change_to(config)?;
         self.source = source;
         Ok(applied)
     }
 
     /// Goes over to another configuration.
-    fn take_over(&mut self, config: Config) -> Result<Applied, ChangeError> {
+    fn change_to(&mut self, config: Config) -> Result<Applied, ChangeError> {
         let (next, kept) = plan(&self.served, config).map_err(ReloadError::from)?;
         let changes = changes(&self.served.catalog, &next.catalog);
         if changes.is_empty() {
@@ -222,25 +220,16 @@ impl Subject for Daemon {
         &self.served
     }
 
-    fn file(&self) -> Option<&Path> {
-        self.source.kept_in()
+    fn source(&self) -> &Source {
+        &self.source
     }
 
-    fn text(&self) -> String {
-        self.source.text().to_owned()
+    fn source_mut(&mut self) -> &mut Source {
+        &mut self.source
     }
 
-    fn change(
-        &mut self,
-        edit: &mut dyn FnMut(&mut Draft) -> Result<(), RpcError>,
-    ) -> Result<Applied, Failure> {
-        let mut draft = self.source.draft(self.served.unnamed())?;
-        edit(&mut draft)?;
-        let (text, config) = draft.into_parts();
-        let pending = self.source.write(text)?;
-        let applied = self.take_over(config)?;
-        self.source.keep(pending)?;
-        Ok(applied)
+    fn take_over(&mut self, config: Config) -> Result<Applied, Failure> {
+        Ok(self.change_to(config)?)
     }
 
     fn reload(&mut self) -> Result<Applied, Failure> {
