@@ -19,12 +19,12 @@ use crate::throttle::Limit;
 const MEBIBYTE: u64 = 1 << 20;
 
 /// A bdev as the target has it.
-struct There<'a> {
-    name: String,
-    backing: &'a Backing,
-    medium: &'a OpenMedium,
-    uuid: Uuid,
-    limit: Limit,
+pub(super) struct There<'a> {
+    pub(super) name: String,
+    pub(super) backing: &'a Backing,
+    pub(super) medium: &'a OpenMedium,
+    pub(super) uuid: Uuid,
+    pub(super) limit: Limit,
     is_used: bool,
 }
 
@@ -37,7 +37,8 @@ pub(super) fn name_of(served: &Served, nqn: &Nqn, nsid: u32) -> String {
     }
 }
 
-fn all(served: &Served) -> Vec<There<'_>> {
+/// Those with names of their own, then those which namespaces describe.
+pub(super) fn all(served: &Served) -> Vec<There<'_>> {
     let is_used = |name: &BdevName| served.namespaces().any(|(_, said, _)| said.bdev.as_ref() == Some(name));
     let named = served.bdevs().map(|(said, bdev)| There {
         name: said.name.to_string(),

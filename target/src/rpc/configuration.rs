@@ -76,15 +76,8 @@ fn call(method: &str, parameters: Value) -> Value {
 }
 
 fn bdev_calls(served: &Served) -> Vec<Value> {
-    let named = served
-        .bdevs()
-        .map(|(said, bdev)| (said.name.to_string(), &said.backing, &bdev.medium, bdev.uuid, said.limit));
-    let described =
-        served.namespaces().filter(|(_, said, _)| said.bdev.is_none()).map(|(nqn, said, namespace)| {
-            (format!("{nqn}/{}", said.nsid), &said.backing, &namespace.medium, namespace.uuid, said.limit)
-        });
     let mut calls = Vec::new();
-    for (name, backing, medium, uuid, limit) in named.chain(described) {
+    for bdevs::There { name, backing, medium, uuid, limit, .. } in bdevs::all(served) {
         let block_size = medium.block_size();
         let blocks = |size: u64| size / u64::from(block_size);
         calls.push(match backing {
