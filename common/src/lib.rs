@@ -9,4 +9,5 @@ pub mod provider;
 pub mod reactor;
 pub mod size;
 pub mod time;
+pub mod unix_socket;
 pub mod verbs;

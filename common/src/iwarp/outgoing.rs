@@ -58,7 +58,7 @@ impl Staging {
     #[must_use]
     #[expect(
         clippy::new_without_default,
-        reason = "it is a quarter of a megabyte, and no value like any other"
+        reason = "it takes room for all that is sent at once, and is no value like any other"
     )]
     pub fn new() -> Self {
         Self::of(STAGED_AT_ONCE + FPDU_MAX, PIECES)

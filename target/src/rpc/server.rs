@@ -2,12 +2,13 @@
 //! others nothing, and has to go when its time is over.
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ironside_common::time::Time;
+use ironside_common::unix_socket::{PlaceError, make_room};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::stat::{Mode, umask};
 
@@ -71,7 +72,12 @@ impl Server {
     /// If it cannot be.
     pub fn bind(path: &Path) -> Result<Self, ControlError> {
         let failed = |error| ControlError::Bind(path.to_owned(), error);
-        remove_stale(path)?;
+        // A target which was killed leaves its socket behind.
+        make_room(path).map_err(|error| match error {
+            PlaceError::InUse(path) => ControlError::InUse(path),
+            PlaceError::NoSocket(path) => ControlError::NoSocket(path),
+            PlaceError::Io(error) => failed(error),
+        })?;
         let mask = umask(Mode::from_bits_truncate(0o177));
         let bound = UnixListener::bind(path);
         umask(mask);
@@ -142,20 +148,6 @@ impl Drop for Server {
         if std::fs::metadata(&self.path).is_ok_and(|file| file.ino() == self.inode) {
             let _ = std::fs::remove_file(&self.path);
         }
-    }
-}
-
-/// A target which was killed leaves its socket behind.
-fn remove_stale(path: &Path) -> Result<(), ControlError> {
-    let Ok(file) = std::fs::symlink_metadata(path) else { return Ok(()) };
-    if !file.file_type().is_socket() {
-        return Err(ControlError::NoSocket(path.to_owned()));
-    }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(|error| ControlError::Bind(path.to_owned(), error))
-        }
-        _ => Err(ControlError::InUse(path.to_owned())),
     }
 }
 

@@ -14,29 +14,10 @@ use nix::sys::socket::{
 use nix::sys::stat::{Mode, fchmod};
 
 use super::{ShmWire, handshake};
+use crate::unix_socket::{PlaceError, make_room};
 
 /// Who may connect: whoever may write the socket, which its owner's user and group may.
 const MODE: Mode = Mode::from_bits_truncate(0o660);
-
-/// Why nobody can be listened for.
-#[derive(Debug, thiserror::Error)]
-pub enum ListenError {
-    #[error("{0} is there and no socket: it stays as it is; name another path")]
-    NoSocket(PathBuf),
-    #[error("somebody listens at {0} already")]
-    InUse(PathBuf),
-    #[error(transparent)]
-    Io(#[from] io::Error),
-}
-
-impl From<ListenError> for io::Error {
-    fn from(error: ListenError) -> Self {
-        match error {
-            ListenError::Io(error) => error,
-            other => Self::other(other),
-        }
-    }
-}
 
 /// A socket where hosts of this machine knock. Its file goes with it.
 #[derive(Debug)]
@@ -50,8 +31,8 @@ impl Listener {
     ///
     /// # Errors
     /// When something else is there, or somebody listens there, or the system refuses.
-    pub fn bind(path: &Path) -> Result<Self, ListenError> {
-        remove_stale(path)?;
+    pub fn bind(path: &Path) -> Result<Self, PlaceError> {
+        make_room(path)?;
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None).map_err(io::Error::from)?;
         // The file has the socket's mode, so there is no moment at which others may use it.
@@ -97,23 +78,6 @@ pub struct Visitor {
     /// Who it was when it connected, as the kernel says.
     pub process: u32,
     pub user: u32,
-}
-
-fn remove_stale(path: &Path) -> Result<(), ListenError> {
-    let there = match fs::symlink_metadata(path) {
-        Ok(there) => there,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
-    if !there.file_type().is_socket() {
-        return Err(ListenError::NoSocket(path.to_owned()));
-    }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(fs::remove_file(path)?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // Whoever may not connect, or finds nobody at leisure, does not know that nobody listens.
-        _ => Err(ListenError::InUse(path.to_owned())),
-    }
 }
 
 /// Starts to connect to a target which listens at `path`.

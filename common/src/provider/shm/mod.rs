@@ -23,7 +23,7 @@ use crate::memory::{Memory, Region};
 use crate::verbs::Sge;
 use rings::{BYTES, Broken, End, RING, ROOM, Rings};
 
-pub use listen::{ListenError, Listener, Visitor, dial};
+pub use listen::{Listener, Visitor, dial};
 
 /// From how many bytes of payload on they are taken to their place at once: whatever comes in between costs no call.
 const DIRECT_FROM: u32 = 1024;
