@@ -95,6 +95,15 @@ impl Address {
         }
     }
 
+    /// With an IPv4 address as such, where IPv6 carries it (`::ffff:192.0.2.1`): so the same place has one name.
+    #[must_use]
+    pub const fn canonical(self) -> Self {
+        match self {
+            Self::Ip(at) => Self::Ip(SocketAddr::new(at.ip().to_canonical(), at.port())),
+            Self::Path(_) | Self::Process { .. } => self,
+        }
+    }
+
     /// Whether it is reached without a network.
     #[must_use]
     pub const fn is_on_machine(self) -> bool {
@@ -166,6 +175,15 @@ mod tests {
         assert_eq!(format!("/{}", "x".repeat(300)).parse::<Address>(), Err(AddressError::Long));
         assert_eq!("run/socket".parse::<Address>(), Err(AddressError::Neither));
         assert_eq!("/a\0b".parse::<Address>(), Err(AddressError::NoPath));
+    }
+
+    #[test]
+    fn an_ipv4_address_within_ipv6_is_itself() {
+        let canonical = |text: &str| text.parse::<Address>().unwrap().canonical().to_string();
+        assert_eq!(canonical("[::ffff:192.0.2.1]:4420"), "192.0.2.1:4420");
+        for text in ["192.0.2.1:4420", "[::1]:1", "/run/ironside.sock"] {
+            assert_eq!(canonical(text), text);
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(super) fn entries<'a>(
     host: &'a Nqn,
     local: Address,
 ) -> impl Iterator<Item = Entry> + 'a {
-    let local = canonical(local);
+    let local = local.canonical();
     let here = catalog.listeners().iter().find(|listener| reachable(listener.address, local) == Some(local));
     let (port_id, by) = here.map_or((0, Way::Software), |listener| (listener.port_id, listener.by));
     let discovery = entry(SubsystemType::CURRENT_DISCOVERY, &Nqn::discovery(), local, port_id, by);
@@ -50,16 +50,12 @@ fn entry(subtype: SubsystemType, nqn: &Nqn, at: Address, port_id: u16, by: Way) 
 /// Where a listener can be reached, for a host that reached us at `local`. Nothing is known of a wildcard of
 /// the other family. Whoever came over a network is not told of sockets of this machine.
 fn reachable(listener: Address, local: Address) -> Option<Address> {
-    let Address::Ip(bound) = canonical(listener) else { return local.is_on_machine().then_some(listener) };
+    let Address::Ip(bound) = listener.canonical() else { return local.is_on_machine().then_some(listener) };
     if !bound.ip().is_unspecified() {
         return Some(bound.into());
     }
     let local = local.socket()?;
     (listener.ip().is_ipv6() || local.is_ipv4()).then(|| Address::from((local.ip(), bound.port())))
-}
-
-fn canonical(address: Address) -> Address {
-    address.socket().map_or(address, |at| Address::from((at.ip().to_canonical(), at.port())))
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! What queues have done, taken together by subsystem, host, listener and kind, those which are gone included: so the sums
 //! only ever grow. Each queue counts for itself; here it is added up when somebody asks, and when a queue ends.
-use std::net::SocketAddr;
-
 use ironside_common::nvme::Nqn;
 use ironside_common::verbs::{Address, Connections, QpHandle, TargetVerbs};
 
@@ -49,10 +47,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let mut key = TallyKey {
             subsystem: named(Nqn::from_field(subnqn).ok()),
             host: named(host),
-            listener: match local {
-                Address::Ip(at) => SocketAddr::new(at.ip().to_canonical(), at.port()).into(),
-                at => at,
-            },
+            listener: local.canonical(),
             is_admin,
         };
         let find = |tallies: &[Tally], key: &TallyKey| tallies.iter().position(|tally| tally.key == *key);
