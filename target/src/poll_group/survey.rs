@@ -6,7 +6,6 @@ use ironside_common::verbs::{Address, Connections, TargetVerbs};
 
 use super::{PollGroup, Storage, Tally};
 use crate::catalog::Catalog;
-use crate::qpair::Counts;
 use crate::reservation::HostId;
 
 /// One reactor at one moment.
@@ -53,7 +52,6 @@ pub struct QueueReport {
     pub host: String,
     pub local: Address,
     pub peer: Address,
-    pub counts: Counts,
 }
 
 impl Total {
@@ -77,8 +75,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             ..Survey::default()
         };
         for connection in self.connections.iter().flatten() {
-            let counts = connection.counts.read();
-            survey.total.commands += counts.commands;
+            survey.total.commands += connection.counts.commands();
             let Some(membership) = &connection.membership else {
                 survey.unassociated += 1;
                 continue;
@@ -89,7 +86,6 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                 host: connection.host().map(|host| host.to_string()).unwrap_or_default(),
                 local: connection.local,
                 peer: connection.peer,
-                counts,
             });
         }
         let mut next = self.controllers.after(None);
