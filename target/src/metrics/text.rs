@@ -91,27 +91,26 @@ fn connected(page: &mut Page, surveys: &[Survey]) {
     }
 }
 
+/// A number of a [`Survey`] with its name and what it is.
+type Surveyed = (&'static str, &'static str, fn(&Survey) -> usize);
+
+const SURVEYED: [Surveyed; 3] = [
+    ("reactor_queues", "Queues of controllers which a reactor has.", |survey| survey.queues.len()),
+    ("reactor_unassociated_connections", "Connections which belong to no controller yet.", |survey| {
+        survey.unassociated
+    }),
+    ("reactor_queues_waiting_for_buffer", "Queues a command of which waits for a buffer.", |survey| {
+        survey.waiting
+    }),
+];
+
 fn reactors(page: &mut Page, surveys: &[Survey]) {
     let labels = |survey: &Survey| format!("reactor=\"{}\"", survey.reactor);
-    page.metric("reactor_queues", "gauge", "Queues of controllers which a reactor has.");
-    for survey in surveys {
-        page.value("reactor_queues", &labels(survey), survey.queues.len());
-    }
-    page.metric(
-        "reactor_unassociated_connections",
-        "gauge",
-        "Connections which belong to no controller yet.",
-    );
-    for survey in surveys {
-        page.value("reactor_unassociated_connections", &labels(survey), survey.unassociated);
-    }
-    page.metric(
-        "reactor_queues_waiting_for_buffer",
-        "gauge",
-        "Queues a command of which waits for a buffer.",
-    );
-    for survey in surveys {
-        page.value("reactor_queues_waiting_for_buffer", &labels(survey), survey.waiting);
+    for (name, help, number) in SURVEYED {
+        page.metric(name, "gauge", help);
+        for survey in surveys {
+            page.value(name, &labels(survey), number(survey));
+        }
     }
     page.metric("queues_total", "counter", "Queues there have been, by whether they are admin queues.");
     for survey in surveys {
