@@ -32,10 +32,15 @@ const FILL: Line = Line { block_size: 1 << 20, depth: 16, queues: 1, reads: 0, o
 struct Setup {
     name: &'static str,
     crc: OnOff,
+    /// By a socket of this machine and memory which both share, instead of TCP.
+    by_socket: bool,
 }
 
-const SETUPS: [Setup; 2] =
-    [Setup { name: "iWARP", crc: OnOff::Off }, Setup { name: "iWARP with CRC32C", crc: OnOff::On }];
+const SETUPS: [Setup; 3] = [
+    Setup { name: "iWARP", crc: OnOff::Off, by_socket: false },
+    Setup { name: "iWARP with CRC32C", crc: OnOff::On, by_socket: false },
+    Setup { name: "shared memory", crc: OnOff::Off, by_socket: true },
+];
 
 /// One load.
 #[derive(Clone, Copy)]
@@ -99,15 +104,15 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<()> {
     let baseline = baseline::measure(&memory, 4096, Duration::from_secs_f64(seconds))?;
     let mut targets = Vec::new();
     for setup in &SETUPS {
-        let target = Target::start(setup.crc)?;
+        let target = Target::start(setup)?;
         // Memory nobody has written is one page of zeroes, which no cache would ever let go.
         let fill = PerfArgs { once: true, seconds: Some(FILL_MAX.as_secs_f64()), ..args.clone() };
         measure_line((setup, &target), &fill, &FILL)?;
         targets.push((setup, target));
     }
     let runs = measure_in_turns(&targets, &args, (&memory, &baseline))?;
-    let (_, last) = targets.last().context("there is a setup")?;
-    let idle = last.watch_idle(&PerfArgs { crc: OnOff::On, ..args.clone() })?;
+    let (setup, target) = targets.first().context("there is a setup")?;
+    let idle = target.watch_idle(&PerfArgs { crc: setup.crc, ..args.clone() })?;
     for (_, target) in targets {
         target.stop()?;
     }
@@ -151,7 +156,7 @@ fn measure_line((setup, target): (&Setup, &Target), args: &PerfArgs, line: &Line
     let Line { block_size, depth, queues, reads, order } = *line;
     let args =
         PerfArgs { block_size, depth, reads, order, nr_io_queues: queues, crc: setup.crc, ..args.clone() };
-    let attached = attach(&args, target.address.into(), target.nqn)?;
+    let attached = attach(&args, target.address, target.nqn)?;
     let own = std::process::id();
     let before = (target::cpu_seconds(own)?, target.cpu_seconds()?);
     let report = measure(&attached, &args)?;

@@ -2,6 +2,7 @@
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::Serialize;
 
+use super::SETUPS;
 use super::target::VOLUME;
 use crate::perf::report::Report;
 
@@ -103,13 +104,16 @@ fn commands(report: &Report, seconds: f64) -> [String; 2] {
     let crc = if report.crc { "on" } else { "off" };
     let &Report { block_size, depth, queues, reads_percent, order, .. } = report;
     let overwrite = if reads_percent < 100 { " --yes-overwrite" } else { "" };
+    let by_socket = SETUPS.iter().any(|setup| Some(setup.name) == report.setup && setup.by_socket);
+    let (listen, address) =
+        if by_socket { (" --listen /tmp/ironside.sock", "/tmp/ironside.sock") } else { ("", "127.0.0.1") };
     [
         format!(
             "taskset -c 1 ironside-target serve --nqn {NQN} --namespace {VOLUME} --reactors 1 --queue-depth 256 \
-             --crc {crc} --allow-any-host"
+             --crc {crc} --allow-any-host{listen}"
         ),
         format!(
-            "ironside-tools perf -a 127.0.0.1 -n {NQN} --core 0 --crc {crc} -i {queues} -b {block_size} -d {depth} \
+            "ironside-tools perf -a {address} -n {NQN} --core 0 --crc {crc} -i {queues} -b {block_size} -d {depth} \
              -r {reads_percent} --order {order} -t {seconds}{overwrite}"
         ),
     ]

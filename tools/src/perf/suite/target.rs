@@ -1,6 +1,6 @@
 //! The target which the suite measures: a daemon of our own, with one reactor and a volume in memory.
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -9,11 +9,13 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use ironside_common::nvme::Nqn;
 use ironside_common::size::Size;
+use ironside_common::verbs::Address;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, SysconfVar, sysconf};
+use tempfile::TempDir;
 
-use super::{OnOff, PerfArgs, attach};
+use super::{OnOff, PerfArgs, Setup, attach};
 
 /// The target's volume.
 pub(super) const VOLUME: &str = "ram:1GiB";
@@ -24,15 +26,22 @@ const IDLE: Duration = Duration::from_secs(5);
 /// The daemon, on a core of its own.
 pub(super) struct Target {
     process: Child,
-    pub(super) address: SocketAddr,
+    pub(super) address: Address,
     pub(super) nqn: Nqn,
+    /// Where its socket is, if it has one.
+    _directory: TempDir,
 }
 
 impl Target {
-    pub(super) fn start(crc: OnOff) -> anyhow::Result<Self> {
-        let crc = if crc == OnOff::On { "on" } else { "off" };
-        // A port nobody has at the moment; the next to bind it is the target.
-        let listen = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+    pub(super) fn start(setup: &Setup) -> anyhow::Result<Self> {
+        let crc = if setup.crc == OnOff::On { "on" } else { "off" };
+        let directory = tempfile::tempdir()?;
+        let listen = if setup.by_socket {
+            directory.path().join("ironside.sock").display().to_string()
+        } else {
+            // A port nobody has at the moment; the next to bind it is the target.
+            TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string()
+        };
         let mut command = Command::new(sibling("ironside-target")?);
         command.args(["serve", "--listen", &listen, "--namespace", VOLUME, "--reactors", "1"]);
         command.args(["--allow-any-host", "--queue-depth", "256", "--crc", crc]).stdout(Stdio::piped());
@@ -49,7 +58,7 @@ impl Target {
         let address =
             words.iter().find_map(|word| word.parse().ok()).context("no address in the ready line")?;
         let nqn = words.iter().find_map(|word| word.parse().ok()).context("no NQN in the ready line")?;
-        Ok(Self { process, address, nqn })
+        Ok(Self { process, address, nqn, _directory: directory })
     }
 
     /// Processor time it has used, in seconds.
@@ -60,7 +69,7 @@ impl Target {
     /// What target and host use when four connections stand and nobody asks for anything.
     pub(super) fn watch_idle(&self, args: &PerfArgs) -> anyhow::Result<String> {
         let args = PerfArgs { nr_io_queues: 3, queue_size: 128, core: None, ..args.clone() };
-        let attached = attach(&args, self.address.into(), self.nqn)?;
+        let attached = attach(&args, self.address, self.nqn)?;
         thread::sleep(Duration::from_secs(1));
         let own = std::process::id();
         let before = (cpu_seconds(self.process.id())?, cpu_seconds(own)?);
