@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod bench;
 #[cfg(test)]
+mod commands;
+#[cfg(test)]
 mod conditions;
 #[cfg(test)]
 mod copies;

@@ -123,10 +123,13 @@ pub struct ErrorEntry {
     pub nsid: U32,
     pub vendor: u8,
     pub transport_type: u8,
-    pub reserved_30: [u8; 2],
+    /// The command set and opcode of the command.
+    pub csi: u8,
+    pub opcode: u8,
     pub command_specific: U64,
     pub transport_specific: U16,
-    pub reserved_42: [u8; 22],
+    pub reserved_42: [u8; 21],
+    pub page_version: u8,
 }
 
 const _: () = assert!(size_of::<ErrorEntry>() == 64);
@@ -173,12 +176,17 @@ pub struct Smart {
     pub warning_temperature_minutes: U32,
     pub critical_temperature_minutes: U32,
     pub sensors_k: [U16; 8],
-    pub reserved_216: [u8; 296],
+    /// How often the controller has slowed down to stay below the lower (first) and the upper temperature, and for how
+    /// many seconds.
+    pub thermal_transitions: [U32; 2],
+    pub thermal_seconds: [U32; 2],
+    pub reserved_232: [u8; 280],
 }
 
 const _: () = {
     assert!(size_of::<Smart>() == 512);
     assert!(std::mem::offset_of!(Smart, error_log_entries) == 176);
+    assert!(std::mem::offset_of!(Smart, thermal_transitions) == 216);
 };
 
 /// A counter of 16 bytes.
@@ -348,6 +356,34 @@ pub fn ana_groups(page: &[u8]) -> impl Iterator<Item = (u32, AnaState)> + '_ {
     })
 }
 
+/// An access log, as far as its page was read.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct AnaLog {
+    pub change_count: u64,
+    pub groups: Vec<(AnaGroup, Vec<u32>)>,
+    /// Whether nothing of it is beyond the page.
+    pub is_whole: bool,
+}
+
+impl AnaLog {
+    #[must_use]
+    pub fn read(page: &[u8]) -> Self {
+        let Ok((header, mut rest)) = AnaHeader::read_from_prefix(page) else {
+            return Self { change_count: 0, groups: Vec::new(), is_whole: false };
+        };
+        let mut groups = Vec::new();
+        for _ in 0..header.groups.get() {
+            let Ok((group, behind)) = AnaGroup::read_from_prefix(rest) else { break };
+            let count = usize::try_from(group.nsids.get()).unwrap_or(usize::MAX);
+            let Ok((nsids, behind)) = <[U32]>::ref_from_prefix_with_elems(behind, count) else { break };
+            groups.push((group, nsids.iter().map(|nsid| nsid.get()).collect()));
+            rest = behind;
+        }
+        let is_whole = groups.len() == usize::from(header.groups.get());
+        Self { change_count: header.change_count.get(), groups, is_whole }
+    }
+}
+
 /// State of a group of namespaces on one controller.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AnaState(pub u8);
@@ -403,6 +439,28 @@ mod tests {
         let all: Vec<u32> = (1..=1025).collect();
         assert!(ChangedNamespaces::new(&all).changed().is_none());
         assert!(ChangedNamespaces::new(&all[..1024]).changed().unwrap().eq(1..=1024));
+    }
+
+    #[test]
+    fn an_access_log_is_read_as_far_as_it_has_come() {
+        let header = AnaHeader { change_count: 7.into(), groups: 2.into(), ..AnaHeader::new_zeroed() };
+        let group = |group: u32, nsids: u32| AnaGroup {
+            group: group.into(),
+            nsids: nsids.into(),
+            state: 1,
+            ..AnaGroup::new_zeroed()
+        };
+        let nsids = [3u32, 9].map(u32::to_le_bytes).concat();
+        let page = [header.as_bytes(), group(1, 2).as_bytes(), &nsids, group(4, 0).as_bytes()].concat();
+        let log = AnaLog::read(&page);
+        assert_eq!((log.change_count, log.is_whole), (7, true));
+        assert_eq!(log.groups, [(group(1, 2), vec![3, 9]), (group(4, 0), vec![])]);
+        for (length, groups) in [(0, 0), (15, 0), (47, 0), (55, 0), (56, 1), (87, 1)] {
+            let log = AnaLog::read(&page[..length]);
+            assert_eq!((log.groups.len(), log.is_whole), (groups, false), "{length}");
+        }
+        let endless = [header.as_bytes(), group(1, u32::MAX).as_bytes()].concat();
+        assert!(!AnaLog::read(&endless).is_whole);
     }
 
     #[test]

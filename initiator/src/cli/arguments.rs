@@ -124,6 +124,16 @@ fn resolve(traddr: &str, port: u16) -> Result<Address, CliError> {
     addresses.next().map(Address::Ip).ok_or_else(|| unresolved(std::io::ErrorKind::NotFound.into()))
 }
 
+/// A number as nvme-cli takes it: decimal, or hexadecimal behind 0x.
+pub(super) fn number<T: TryFrom<u64>>(word: &str) -> Result<T, String> {
+    let number = match word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")) {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => word.parse(),
+    };
+    let number = number.map_err(|error| error.to_string())?;
+    T::try_from(number).map_err(|_| format!("{number} is too large"))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -139,6 +149,14 @@ mod tests {
     fn addresses(line: &str) -> Result<Vec<String>, CliError> {
         let line = Line::try_parse_from(std::iter::once("connect").chain(line.split(' '))).unwrap();
         Ok(line.target.addresses()?.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn numbers_are_decimal_or_hexadecimal() {
+        assert_eq!((number::<u64>("17").unwrap(), number::<u8>("0x1F").unwrap()), (17, 31));
+        assert_eq!(number::<u64>("0xffffffffffffffff").unwrap(), u64::MAX);
+        assert!(number::<u64>("1f").is_err() && number::<u64>("").is_err() && number::<u64>("0x").is_err());
+        assert!(number::<u8>("256").is_err());
     }
 
     #[test]

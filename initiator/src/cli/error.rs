@@ -91,6 +91,18 @@ pub enum CliError {
     NoAnswer { name: String, source: io::Error },
     #[error("{name} did not authenticate again: {why}")]
     NotRekeyed { name: String, why: String },
+    #[error("a log page is read in double words: its length is no multiple of 4, or 0")]
+    LogLength,
+    #[error(
+        "-s (--sel) is 0 for the current value, 1 for the default, 2 for the saved, 3 for what can be done to it; not {0}"
+    )]
+    Select(u16),
+    #[error("-s (--lsp) is at most 127, not {0}")]
+    LogSpecific(u16),
+    #[error("the log page is longer than is read of it: {0} bytes")]
+    LogTooLong(u64),
+    #[error("the log page changes faster than it can be read")]
+    LogChanges,
     #[error("{name} could not be detached: {message}")]
     NotDetached { name: String, message: String },
     #[error("--via {via} {lack}")]
@@ -120,6 +132,18 @@ pub enum CliError {
 }
 
 impl CliError {
+    /// What the controller answered instead of success, where that is what went wrong.
+    #[must_use]
+    pub const fn status(&self) -> Option<Status> {
+        match self {
+            Self::Attach {
+                source: AttachError::Connect(ConnectError::Answered { doing: Doing::Command, refusal }),
+                ..
+            } => Some(refusal.status),
+            _ => None,
+        }
+    }
+
     /// Whose turn it is.
     #[must_use]
     pub fn class(&self) -> Class {
@@ -134,6 +158,9 @@ impl CliError {
             | Self::SocketPath(_)
             | Self::TooManyAddresses
             | Self::KeyLength { .. }
+            | Self::LogLength
+            | Self::Select(_)
+            | Self::LogSpecific(_)
             | Self::Identity(_)
             | Self::Options(_)
             | Self::WhichNamespace { .. } => Class::Usage,
@@ -151,6 +178,8 @@ impl CliError {
             | Self::NotDetached { .. }
             | Self::Export(_)
             | Self::Unwell(_)
+            | Self::LogTooLong(_)
+            | Self::LogChanges
             | Self::Write { .. } => Class::Failed,
             Self::Directory(_)
             | Self::Way { .. }

@@ -1,13 +1,16 @@
 //! A short visit to a controller: connect, ask what it is, leave.
 use clap::Args;
-use ironside_common::nvme::Nqn;
+use ironside_common::nvme::{Command, Nqn, QueueKind};
 
 use super::arguments::{Target, Transport};
 use super::attachment::{Attachment, Directory, Specification};
 use super::error::CliError;
 use super::secrets::{Given, Secrets};
 use crate::attach::{self, AttachOptions, Crc, Description, Provider};
-use crate::host::{HostOptions, Namespace};
+use crate::host::{Answer, HostOptions, Namespace, Passed, PassedData};
+
+/// The port of NVMe over RDMA.
+const PORT: u16 = 4420;
 
 /// Whom to ask: something attached, or a controller by its address and name.
 #[derive(Args, Debug)]
@@ -24,9 +27,9 @@ pub(super) struct Subject {
     /// Address of the target
     #[arg(short = 'a', long, value_name = "ADDRESS")]
     traddr: Option<String>,
-    /// Port of the target
-    #[arg(short = 's', long, value_name = "PORT", default_value_t = 4420)]
-    trsvcid: u16,
+    /// Port of the target [default: 4420]
+    #[arg(short = 's', long, value_name = "PORT")]
+    trsvcid: Option<u16>,
     /// What carries the connection; as it is attached, or auto, unless given
     #[arg(long, value_name = "PROVIDER")]
     provider: Option<Provider>,
@@ -64,11 +67,37 @@ impl Subject {
         Ok(Asked { provider: self.provider.unwrap_or(asked.provider), ..asked })
     }
 
+    /// What to call it.
+    pub(super) fn name(&self) -> String {
+        let nqn = self.nqn.unwrap_or_else(Nqn::discovery);
+        self.device.clone().unwrap_or_else(|| nqn.to_string())
+    }
+
+    /// What `-s` says where a device is named, which has no port to be told: nvme-cli has that letter for something else.
+    pub(super) fn short_s(&self) -> Option<u16> {
+        self.trsvcid.filter(|_| self.device.is_some())
+    }
+
+    /// Sends a command of the admin queue which reads so many bytes.
+    pub(super) fn ask(&self, command: Command, length: u32) -> Result<Answer, CliError> {
+        let data = if length == 0 { PassedData::None } else { PassedData::In(length) };
+        pass(self.resolve()?, Passed { queue: QueueKind::Admin, command, data })
+    }
+
+    /// The namespace meant: the one named, that of the device, or the only one there is.
+    pub(super) fn nsid(&self, named: Option<u32>) -> Result<u32, CliError> {
+        let asked = self.resolve()?;
+        match named.or(asked.nsid) {
+            Some(nsid) => Ok(nsid),
+            None => Ok(choose(&inquire(asked)?, None)?.nsid),
+        }
+    }
+
     fn elsewhere(&self) -> Result<Asked, CliError> {
         let target = Target {
             transport: self.transport,
             traddr: vec![self.traddr.clone().unwrap_or_default()],
-            trsvcid: vec![self.trsvcid],
+            trsvcid: vec![self.trsvcid.unwrap_or(PORT)],
             hostnqn: self.hostnqn,
             hostid: self.hostid,
             crc: Crc::On,
@@ -103,6 +132,12 @@ pub(super) fn inquire(asked: Asked) -> Result<Description, CliError> {
         attach::inquire(asked.attach_options()).map_err(|source| CliError::Attach { options, source })?;
     Target::remark(&found.carried);
     Ok(found)
+}
+
+/// Connects, sends one command and leaves.
+pub(super) fn pass(asked: Asked, passed: Passed) -> Result<Answer, CliError> {
+    let options = Box::new(asked.options.clone());
+    attach::pass(asked.attach_options(), passed).map_err(|source| CliError::Attach { options, source })
 }
 
 /// The namespace meant: the one named, or the only one.

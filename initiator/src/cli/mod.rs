@@ -1,4 +1,5 @@
 //! The command line `ironside`: one file a command, with nvme-cli's names and flags.
+mod ana_log;
 mod arguments;
 pub mod attachment;
 mod completions;
@@ -8,20 +9,26 @@ mod disconnect;
 mod discover;
 mod doctor;
 mod error;
+mod error_log;
 mod gen_dhchap_key;
+mod get_feature;
+mod get_log;
 mod id_ctrl;
 mod id_ns;
 mod identify;
 mod inquiry;
 mod list;
 mod log;
+mod log_page;
 mod man;
+mod ns_descs;
 mod recover;
 mod rekey;
 mod reserve;
 mod resv_notif_log;
 mod resv_report;
 mod secrets;
+mod smart_log;
 mod table;
 
 use clap::{Parser, Subcommand};
@@ -54,6 +61,12 @@ enum Command {
     Doctor(doctor::Arguments),
     IdCtrl(id_ctrl::Arguments),
     IdNs(id_ns::Arguments),
+    NsDescs(ns_descs::Arguments),
+    GetLog(get_log::Arguments),
+    SmartLog(smart_log::Arguments),
+    ErrorLog(error_log::Arguments),
+    AnaLog(ana_log::Arguments),
+    GetFeature(get_feature::Arguments),
     ResvRegister(reserve::Register),
     ResvAcquire(reserve::Acquire),
     ResvRelease(reserve::Release),
@@ -84,6 +97,12 @@ impl Cli {
             Command::Doctor(arguments) => doctor::run(&arguments),
             Command::IdCtrl(arguments) => id_ctrl::run(&arguments),
             Command::IdNs(arguments) => id_ns::run(&arguments),
+            Command::NsDescs(arguments) => ns_descs::run(&arguments),
+            Command::GetLog(arguments) => get_log::run(&arguments),
+            Command::SmartLog(arguments) => smart_log::run(&arguments),
+            Command::ErrorLog(arguments) => error_log::run(&arguments),
+            Command::AnaLog(arguments) => ana_log::run(&arguments),
+            Command::GetFeature(arguments) => get_feature::run(&arguments),
             Command::ResvRegister(arguments) => reserve::register(&arguments),
             Command::ResvAcquire(arguments) => reserve::acquire(&arguments),
             Command::ResvRelease(arguments) => reserve::release(&arguments),
@@ -133,6 +152,14 @@ mod tests {
             "ironside gen-dhchap-key --hmac 1 --key-length 32 --nqn nqn.2026-11.org.example:a",
             "ironside check-dhchap-key --key DHHC-1:00:AAEC:",
             "ironside id-ns -a ::1 -n nqn.2026-11.org.example:a --namespace-id 1 --provider iwarp",
+            "ironside get-log /dev/loop0 -i 2 -l 512 -o 0 --lsp=0 --rae -b",
+            "ironside get-log /dev/loop0 --log-id=0x70 --log-len=1024 -L 4096",
+            "ironside smart-log /dev/loop0 -o json -H",
+            "ironside error-log -a ::1 -n nqn.2026-11.org.example:a -e 4 -o json",
+            "ironside ana-log /dev/loop0 -g -o json",
+            "ironside ns-descs /dev/loop0 -o json -v",
+            "ironside get-feature /dev/loop0 -f 7 -s 0 -H",
+            "ironside get-feature /dev/loop0 --feature-id=0x81 --sel=1 -c 1 -l 16 -b",
             "ironside resv-register /dev/loop0 --nrkey=0x1f -r 0 --cptpl=3 --iekey",
             "ironside resv-acquire -a ::1 -n nqn.2026-11.org.example:a --nsid 1 -c 1 --rtype 3 --racqa 1 -p 0x2",
             "ironside resv-release /dev/loop0 --crkey=1 --rtype=1 --rrela=0",

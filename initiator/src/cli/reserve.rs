@@ -1,15 +1,13 @@
 //! `ironside resv-register`, `resv-acquire` and `resv-release`: what a host does about the reservation of a namespace it
 //! shares with others. Each connects, asks and leaves: a reservation belongs to the host, not to its connection.
-use std::num::ParseIntError;
-
 use clap::Args;
 use ironside_common::nvme::QueueKind;
 use ironside_common::nvme::reservation::{AcquireAction, Keys, Kind, RegisterAction, Request};
 use zerocopy::IntoBytes;
 
+use super::arguments::number;
 use super::error::CliError;
-use super::inquiry::{Asked, Subject, choose, inquire};
-use crate::attach;
+use super::inquiry::{Subject, pass};
 use crate::host::{Answer, Passed, PassedData};
 
 /// Whose namespace.
@@ -31,10 +29,10 @@ pub(super) struct Register {
     #[command(flatten)]
     place: Place,
     /// The key this host is registered with
-    #[arg(short = 'c', long, value_name = "KEY", value_parser = number, default_value = "0")]
+    #[arg(short = 'c', long, value_name = "KEY", value_parser = number::<u64>, default_value = "0")]
     crkey: u64,
     /// The key to register with
-    #[arg(short = 'k', long, value_name = "KEY", value_parser = number, default_value = "0")]
+    #[arg(short = 'k', long, value_name = "KEY", value_parser = number::<u64>, default_value = "0")]
     nrkey: u64,
     /// What to do: 0 registers, 1 takes the registration back, 2 replaces the key
     #[arg(short = 'r', long, value_name = "ACTION", default_value = "0", value_parser = clap::value_parser!(u8).range(0..=2))]
@@ -56,10 +54,10 @@ pub(super) struct Acquire {
     #[command(flatten)]
     place: Place,
     /// The key this host is registered with
-    #[arg(short = 'c', long, value_name = "KEY", value_parser = number, default_value = "0")]
+    #[arg(short = 'c', long, value_name = "KEY", value_parser = number::<u64>, default_value = "0")]
     crkey: u64,
     /// The key of whom to take it from
-    #[arg(short = 'p', long, value_name = "KEY", value_parser = number, default_value = "0")]
+    #[arg(short = 'p', long, value_name = "KEY", value_parser = number::<u64>, default_value = "0")]
     prkey: u64,
     /// The type of reservation
     #[arg(long, value_name = "TYPE", value_parser = clap::value_parser!(u8).range(1..=6))]
@@ -75,7 +73,7 @@ pub(super) struct Release {
     #[command(flatten)]
     place: Place,
     /// The key this host is registered with
-    #[arg(short = 'c', long, value_name = "KEY", value_parser = number, default_value = "0")]
+    #[arg(short = 'c', long, value_name = "KEY", value_parser = number::<u64>, default_value = "0")]
     crkey: u64,
     /// The type of reservation to release
     #[arg(long, value_name = "TYPE", default_value = "0", value_parser = clap::value_parser!(u8).range(0..=6))]
@@ -124,36 +122,10 @@ fn ask(place: &Place, request: Request, keys: &Keys) -> Result<(), CliError> {
 impl Place {
     /// Sends one command for the namespace meant.
     pub(super) fn send(&self, request: Request, data: PassedData) -> Result<Answer, CliError> {
-        let asked = self.subject.resolve()?;
-        let nsid = match self.namespace_id.or(asked.nsid) {
-            Some(nsid) => nsid,
-            None => choose(&inquire(self.subject.resolve()?)?, None)?.nsid,
-        };
-        pass(asked, Passed { queue: QueueKind::Io, command: request.to_command(0, nsid), data })
-    }
-}
-
-fn pass(asked: Asked, passed: Passed) -> Result<Answer, CliError> {
-    let options = Box::new(asked.options.clone());
-    attach::pass(asked.attach_options(), passed).map_err(|source| CliError::Attach { options, source })
-}
-
-/// A number as nvme-cli takes it: decimal, or hexadecimal behind 0x.
-pub(super) fn number(word: &str) -> Result<u64, ParseIntError> {
-    match word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")) {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => word.parse(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_are_decimal_or_hexadecimal() {
-        assert_eq!((number("17").unwrap(), number("0x1F").unwrap()), (17, 31));
-        assert_eq!(number("0xffffffffffffffff").unwrap(), u64::MAX);
-        assert!(number("1f").is_err() && number("").is_err() && number("0x").is_err());
+        let nsid = self.subject.nsid(self.namespace_id)?;
+        pass(
+            self.subject.resolve()?,
+            Passed { queue: QueueKind::Io, command: request.to_command(0, nsid), data },
+        )
     }
 }

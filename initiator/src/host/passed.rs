@@ -14,8 +14,12 @@ pub struct Passed {
 /// What a passed command moves.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PassedData {
+    None,
     /// So many of these bytes go to the controller.
-    Out { bytes: [u8; Self::OUT_MAX], length: usize },
+    Out {
+        bytes: [u8; Self::OUT_MAX],
+        length: usize,
+    },
     /// The controller writes so many bytes, at most [`super::IDENTIFY_LENGTH`].
     In(u32),
 }
@@ -37,6 +41,7 @@ pub struct Answer {
 impl Passed {
     pub(super) fn payload(&self) -> Payload {
         match self.data {
+            PassedData::None => Payload::None,
             PassedData::Out { bytes, length } => Payload::Out(bytes[..length].to_vec()),
             PassedData::In(length) => Payload::In(length),
         }
@@ -44,7 +49,7 @@ impl Passed {
 
     pub(super) fn answer(&self, result: u64, page: &[u8]) -> Answer {
         let length = match self.data {
-            PassedData::Out { .. } => 0,
+            PassedData::None | PassedData::Out { .. } => 0,
             PassedData::In(length) => length as usize,
         };
         Answer { result, data: page[..length].to_vec() }

@@ -62,6 +62,9 @@ pub fn command_sets(data: &mut [u8]) {
     }
 }
 
+/// Bytes before the value of a descriptor.
+pub const DESCRIPTOR_HEAD: usize = 4;
+
 /// One name of a namespace.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Descriptor<'a> {
@@ -137,9 +140,9 @@ impl<'a> DescriptorWriter<'a> {
 
     fn put(&mut self, kind: u8, value: &[u8]) {
         let length = u8::try_from(value.len()).expect("a descriptor's length has 8 bits");
-        let (head, rest) = std::mem::take(&mut self.rest).split_at_mut(4 + value.len());
+        let (head, rest) = std::mem::take(&mut self.rest).split_at_mut(DESCRIPTOR_HEAD + value.len());
         head[..2].copy_from_slice(&[kind, length]);
-        head[4..].copy_from_slice(value);
+        head[DESCRIPTOR_HEAD..].copy_from_slice(value);
         self.rest = rest;
     }
 }

@@ -7,8 +7,8 @@ mod namespace;
 
 pub use controller::{Anacap, Cmic, Controller, ControllerType, Lpa, Oncs, Sgls};
 pub use list::{
-    ActiveNamespaces, Descriptor, DescriptorWriter, active_namespaces, command_sets, descriptors,
-    write_active_namespaces, write_controllers,
+    ActiveNamespaces, DESCRIPTOR_HEAD, Descriptor, DescriptorWriter, active_namespaces, command_sets,
+    descriptors, write_active_namespaces, write_controllers,
 };
 pub use namespace::{CommandSetController, CommandSetNamespace, IndependentNamespace, LbaFormat, Namespace};
 

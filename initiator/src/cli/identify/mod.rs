@@ -5,7 +5,7 @@ use ironside_common::nvme::{identify, text};
 use serde_json::{Map, Value as Json, json};
 
 use super::arguments::Format;
-use super::table::print_json;
+use super::table::{json_number, print_json};
 use crate::host::IDENTIFY_LENGTH;
 use fields::{CONTROLLER, Field, NAMESPACE, POWER_STATE};
 
@@ -127,11 +127,7 @@ fn object(structure: &[u8], fields: &[Field]) -> Map<String, Json> {
     let value = |&(name, at, length, kind): &Field| {
         let bytes = &structure[at..at + length];
         let value = match kind {
-            // JSON has no numbers of 128 bits; nvme-cli writes such a field as a number where it can.
-            Kind::Decimal | Kind::Hexadecimal | Kind::Oui => {
-                let number = number(bytes);
-                u64::try_from(number).map_or_else(|_| number.to_string().into(), Json::from)
-            }
+            Kind::Decimal | Kind::Hexadecimal | Kind::Oui => json_number(number(bytes)),
             Kind::Text | Kind::Uuid | Kind::Bytes => words(bytes, kind).into(),
         };
         (name.to_owned(), value)
