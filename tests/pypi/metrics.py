@@ -83,6 +83,13 @@ def test_metrics_count_what_happened(program):
             assert one.sum("reads_completed_total", **mine) == one.sum("writes_completed_total", **mine) == 2
             assert one.sum("errors_total", **mine, status="0/80") == one.sum("failed_commands_total", **mine) == 2
             assert one.sum("media_errors_total") == 0
+            namespace = {"subsystem": NQN, "nsid": "1"}
+            for operation, commands, failed, moved in (("read", 4, 2, 2 * 2048), ("write", 2, 0, 2 * 8192), ("other", 0, 0, 0)):
+                told = [
+                    one.sum(f"namespace_{number}_total", **namespace, operation=operation)
+                    for number in ("commands", "failed_commands", "bytes")
+                ]
+                assert told == [commands, failed, moved], (operation, told)
             # The second time after the queues have gone, and others have come.
             before = one.sum("commands_total", **mine)
             one.host().close()

@@ -1,5 +1,5 @@
 //! What the target has done, as numbers which a Prometheus server collects: a thread of its own answers HTTP, and asks the
-//! reactors. They count for themselves anyway; nothing is added to a command's way for this.
+//! reactors. Each counts for itself, with neither lock nor atomic sum.
 mod adapters;
 mod http;
 mod text;

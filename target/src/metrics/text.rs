@@ -4,8 +4,8 @@ use std::fmt::{Display, Write as _};
 
 use super::adapters;
 use crate::catalog::{Catalog, Hosts};
-use crate::poll_group::{Survey, Tally, TallyKey};
-use crate::qpair::Counts;
+use crate::poll_group::{NamespaceUse, Survey, Tally, TallyKey};
+use crate::qpair::{CommandKind, Counts, Used};
 
 /// A label's value, in quotes.
 pub(super) fn label(text: &str) -> String {
@@ -37,6 +37,7 @@ pub(super) fn render(surveys: &[Survey]) -> String {
     connected(&mut page, surveys);
     reactors(&mut page, surveys);
     tallies(&mut page, surveys);
+    used(&mut page, surveys);
     adapters::write(&mut page.0);
     page.0
 }
@@ -166,6 +167,41 @@ fn tallies(page: &mut Page, surveys: &[Survey]) {
             };
             let labels = format!("{},status=\"{kind}\",meaning={}", labels(reactor, key), label(&words));
             page.value("errors_total", &labels, count);
+        }
+    }
+}
+
+/// A number of [`Used`] with its name and what it is.
+type UsedNumber = (&'static str, &'static str, fn(&Used) -> u64);
+
+const USED: [UsedNumber; 3] = [
+    ("namespace_commands_total", "Commands of a namespace which were answered.", |used| {
+        used.succeeded + used.failed
+    }),
+    ("namespace_failed_commands_total", "Those of them which were refused or failed.", |used| used.failed),
+    ("namespace_bytes_total", "Bytes of a namespace read, written, deallocated or copied.", |used| {
+        used.bytes
+    }),
+];
+
+/// All reactors together.
+fn used(page: &mut Page, surveys: &[Survey]) {
+    let mut namespaces = BTreeMap::<_, [Used; CommandKind::ALL.len()]>::new();
+    for NamespaceUse { subsystem, nsid, uuid, used } in surveys.iter().flat_map(|survey| &survey.namespaces) {
+        let sum = namespaces.entry((subsystem, nsid, uuid)).or_default();
+        *sum = std::array::from_fn(|kind| sum[kind].plus(used[kind]));
+    }
+    for (name, help, number) in USED {
+        page.metric(name, "counter", help);
+        for ((subsystem, nsid, uuid), used) in &namespaces {
+            for kind in CommandKind::ALL {
+                let labels = format!(
+                    "subsystem={},nsid=\"{nsid}\",uuid=\"{uuid}\",operation=\"{}\"",
+                    label(subsystem.as_str()),
+                    kind.name(),
+                );
+                page.value(name, &labels, number(&used[kind as usize]));
+            }
         }
     }
 }

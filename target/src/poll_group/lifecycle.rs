@@ -253,6 +253,8 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
 
     pub(super) fn set_views(&mut self) {
         let (storage, transfer_max) = (&mut self.desk.storage, self.settings.transfer_max);
+        self.usages.make_room();
+        let usages = &mut self.usages;
         let view = |subsystem: &crate::catalog::Subsystem| -> Rc<[Rc<Namespace>]> {
             let namespaces = subsystem.namespaces().iter().map(|namespace| {
                 Rc::new(Namespace {
@@ -267,6 +269,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
                     read_only: namespace.read_only,
                     shared: subsystem.is_shared(),
                     limited: namespace.limit.is_any(),
+                    usage: usages.of(subsystem.nqn(), namespace.nsid, namespace.uuid),
                 })
             });
             namespaces.collect()

@@ -22,6 +22,7 @@ mod tally;
 #[cfg(test)]
 mod tests;
 mod throttle;
+mod usage;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -47,6 +48,8 @@ pub use self::roster::Member;
 use self::roster::Roster;
 pub use self::survey::{ControllerReport, QueueReport, Survey, Total};
 pub use self::tally::{Tally, TallyKey};
+pub use self::usage::NamespaceUse;
+use self::usage::Usages;
 use crate::backend::{Done, Medium, Operation};
 use crate::catalog::Catalog;
 use crate::limits::{self, Census};
@@ -189,6 +192,7 @@ pub struct PollGroup<V, B> {
     /// What there has been of queues which are gone, and how many queues.
     total: Total,
     tallies: Vec<Tally>,
+    usages: Usages,
     /// Commands which had begun when their way to a namespace ended: of which queue and namespace, up to which.
     losing: Vec<(QueueName, u32, u64)>,
     /// Admin queues which were at their end when the last version of the catalog was announced.
@@ -247,6 +251,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             roster: Roster::default(),
             total: Total::default(),
             tallies: Vec::new(),
+            usages: Usages::default(),
             losing: Vec::new(),
             ending: Vec::new(),
             outbox: VecDeque::new(),
@@ -438,7 +443,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
         let Self { connections, verbs, desk, pool, memory, .. } = self;
         let connection = connections.get_mut(usize::from(qp.0)).and_then(Option::as_mut);
         let connection = connection.expect("only a queue pair of ours is reported about");
-        let mut cx = Context { verbs, services: desk, pool, memory, buffers, offered };
+        let mut cx = Context { verbs, services: desk, pool, memory, buffers, offered, now };
         act(&mut connection.qpair, &mut cx);
         let left = cx.buffers;
         connection.publish_counts();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use ironside_common::nvme::Nqn;
 use ironside_common::verbs::{Address, Connections, TargetVerbs};
 
-use super::{PollGroup, Storage, Tally};
+use super::{NamespaceUse, PollGroup, Storage, Tally};
 use crate::catalog::Catalog;
 use crate::reservation::HostId;
 
@@ -21,6 +21,8 @@ pub struct Survey {
     pub total: Total,
     /// What queues have done, those which are gone included.
     pub tallies: Vec<Tally>,
+    /// What was done for namespaces, those included which are served no more.
+    pub namespaces: Vec<NamespaceUse>,
     /// The version in force.
     pub catalog: Option<Arc<Catalog>>,
 }
@@ -71,6 +73,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             waiting: self.waiting.len(),
             total: self.total,
             tallies: self.tallies_now(),
+            namespaces: self.usages.now(),
             catalog: Some(Arc::clone(&self.catalog)),
             ..Survey::default()
         };

@@ -13,9 +13,11 @@ impl Qpair {
     pub(super) fn admit<V: TargetVerbs, S: Services>(&mut self, cx: &mut Context<'_, V, S>) {
         while !self.incoming.is_empty() && !self.stopped {
             let Some(slot) = self.free.pop() else { return };
-            let received = self.incoming.pop_front().expect("just seen");
+            let (received, arrived) = self.incoming.pop_front().expect("just seen");
             self.count().commands += 1;
-            self.slots[usize::from(slot)].number = self.counts.commands;
+            let number = self.counts.commands;
+            let place = &mut self.slots[usize::from(slot)];
+            (place.number, place.arrived) = (number, arrived);
             let command = Command::from_capsule(cx.verbs.message(&received)).expect("its length was checked");
             let data_length = received.length - u32::try_from(Command::SIZE).expect("64");
             let fuse = if matches!(self.role, Role::Io(_)) { Fuse::of(&command) } else { Some(Fuse::Alone) };
@@ -48,7 +50,7 @@ impl Qpair {
                         self.pairing = Pairing::Refused;
                     }
                     let key = pointer.ok().and_then(DataPointer::key_to_invalidate);
-                    self.refuse(cx.verbs, slot, &command, key, status);
+                    self.refuse(cx, slot, &command, key, status);
                 }
             }
         }

@@ -8,6 +8,7 @@ use ironside_common::nvme::copy::{SourceRange, SourceRanges};
 use ironside_common::nvme::{Status, io};
 use ironside_common::verbs::Sge;
 
+use super::CommandKind;
 use super::phase::{Execution, Work};
 use crate::backend::{BlockError, Medium, Operation};
 
@@ -52,7 +53,11 @@ pub(super) fn next(
             length: namespace.bytes(count),
         };
         let flush = (*fua && step == end).then_some(Operation::Flush);
-        return Ok(range(step).map(copy).or(flush));
+        let next = range(step).map(copy).or(flush);
+        if next.is_none() {
+            namespace.usage.moved(CommandKind::Copy, namespace.bytes(blocks).into());
+        }
+        return Ok(next);
     };
     let (_, _, done) = range(first).expect("what is gathered is some of them");
     let room = execution.scratch.as_ref().expect("it leased room for all of them").sge();
@@ -65,7 +70,11 @@ pub(super) fn next(
             Some(Operation::Write { offset: to(done), from: room(done, blocks - done), fua: *fua })
         }
         // What the medium has copied before has to be durable as well.
-        None => (*fua && first > 0 && step == end + 1).then_some(Operation::Flush),
+        None if *fua && first > 0 && step == end + 1 => Some(Operation::Flush),
+        None => {
+            namespace.usage.moved(CommandKind::Copy, namespace.bytes(blocks).into());
+            None
+        }
     })
 }
 

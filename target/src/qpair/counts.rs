@@ -154,6 +154,7 @@ mod tests {
                 read_only: false,
                 shared: false,
                 limited: false,
+                usage: Rc::default(),
             }),
             request,
         )

@@ -3,12 +3,11 @@
 use std::rc::Rc;
 
 use ironside_common::memory::{Account, Lease, Memory, Pool};
-use ironside_common::nvme::io::Geometry;
 use ironside_common::nvme::{Command, DataPointer, Status, io};
 use ironside_common::verbs::{Kind, Received, Remote, Sge, TargetVerbs, Token, Verbs};
 
-use super::phase::{Active, Execution, Phase, Reply, Work};
-use super::{AdminJob, AdminReply, Context, Qpair, ReservationJob, Services, copy};
+use super::phase::{Active, Counted, Execution, Phase, Reply, Work};
+use super::{AdminJob, AdminReply, CommandKind, Context, Namespace, Qpair, ReservationJob, Services, copy};
 use crate::backend::{Done, Operation};
 
 /// Buffers for a command's data, and for what it compares.
@@ -231,16 +230,12 @@ impl Qpair {
         self.note_end(slot, status.is(Status::ABORT_REQUESTED));
         let invalidate = active.pointer.key_to_invalidate();
         let is_in_place = data.is_some() && lease.is_none();
-        let in_place = active.namespace().filter(|_| is_in_place).map(Rc::clone).zip(active.bytes());
+        let in_place = if is_in_place { active.bytes() } else { None };
         if let Some(received) = active.message {
             cx.verbs.repost(received);
         }
-        let lease = lease.filter(|_| data.is_some());
-        self.reply(
-            cx.verbs,
-            slot,
-            Reply { cid: active.cid, status, result, data, _lease: lease, in_place, invalidate },
-        );
+        let (cid, _lease, counted) = (active.cid, lease.filter(|_| data.is_some()), Counted::of(active.work));
+        self.reply(cx, slot, Reply { cid, status, result, data, _lease, counted, in_place, invalidate });
     }
 }
 
@@ -277,7 +272,7 @@ fn next<V: TargetVerbs, S: Services>(
         }
         io::Request::DatasetManagement { ranges, deallocate: true } => {
             let list = data.expect("a range list was brought");
-            match deallocation(ranges, list, execution.step, &namespace.geometry, memory) {
+            match deallocation(ranges, list, execution.step, namespace, memory) {
                 Ok(Some(operation)) => operation,
                 Ok(None) => return Next::Finish(Status::SUCCESS),
                 Err(status) => return Next::Finish(status),
@@ -300,25 +295,27 @@ fn next<V: TargetVerbs, S: Services>(
     Next::Submit(namespace.medium, operation)
 }
 
-/// The operation for range number `step` of a Dataset Management, those of nothing not counted. All or
-/// nothing: no range is touched if one of them is wrong.
+/// The operation for range number `step` of a Dataset Management, those of nothing not counted; none once all is done. All
+/// or nothing: no range is touched if one of them is wrong.
 fn deallocation(
     ranges: u16,
     list: Sge,
     step: u32,
-    geometry: &Geometry,
+    namespace: &Namespace,
     memory: &Memory,
 ) -> Result<Option<Operation>, Status> {
     const MOST: usize = io::Ranges::MAX as usize * io::Range::SIZE as usize;
     let mut bytes = [0; MOST];
     let bytes = &mut bytes[..usize::from(ranges) * size_of::<io::Range>()];
     memory.read(list, bytes);
+    let geometry = &namespace.geometry;
     let ranges = io::Ranges::parse(bytes, ranges, geometry)?;
-    let range = ranges.iter().nth(step as usize);
-    Ok(range.map(|(lba, blocks)| Operation::Deallocate {
-        offset: geometry.bytes(lba),
-        length: geometry.bytes(blocks.into()),
-    }))
+    let Some((lba, blocks)) = ranges.iter().nth(step as usize) else {
+        let all = ranges.iter().map(|(_, blocks)| geometry.bytes(blocks.into())).sum();
+        namespace.usage.moved(CommandKind::Deallocate, all);
+        return Ok(None);
+    };
+    Ok(Some(Operation::Deallocate { offset: geometry.bytes(lba), length: geometry.bytes(blocks.into()) }))
 }
 
 /// Whether somebody else has claimed blocks of this command.

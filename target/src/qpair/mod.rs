@@ -25,6 +25,7 @@ mod restriction;
 #[cfg(test)]
 mod tests;
 mod throttle;
+mod usage;
 
 use std::collections::VecDeque;
 use std::mem;
@@ -33,6 +34,7 @@ use std::rc::Rc;
 use ironside_common::memory::{Account, Memory, Pool};
 use ironside_common::nvme::io::Geometry;
 use ironside_common::nvme::{Command, Status, io, reservation};
+use ironside_common::time::Time;
 use ironside_common::verbs::{Kind, QpHandle, Received, Sge, TargetVerbs, Token, Wc, WcStatus};
 use uuid::Uuid;
 
@@ -45,11 +47,12 @@ use self::fused::Pairing;
 use self::phase::{Active, Execution, Phase, Slot, Work};
 pub use self::phase::{Extent, Fault};
 use self::restriction::Restriction;
+pub use self::usage::{CommandKind, Usage, Used};
 use crate::backend::Medium;
 use crate::throttle::Cost;
 
 /// A namespace as the data path sees it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Namespace {
     pub nsid: u32,
     pub uuid: Uuid,
@@ -61,6 +64,8 @@ pub struct Namespace {
     pub shared: bool,
     /// Its commands wait for their turn.
     pub limited: bool,
+    /// What this reactor has done for it, in this version of the configuration and those before.
+    pub usage: Rc<Usage>,
 }
 
 impl Namespace {
@@ -136,6 +141,8 @@ pub struct Context<'a, V, S> {
     /// Where others wait for some: up to which return of buffers they have been offered what there was. What has come
     /// back since, be it in this call, is for them.
     pub offered: Option<u64>,
+    /// The time of this turn.
+    pub now: Time,
 }
 
 /// What a queue is for; known once its Connect has succeeded.
@@ -160,7 +167,8 @@ pub struct Qpair {
     free: Vec<u16>,
     send_credits: u32,
     read_credits: u32,
-    incoming: VecDeque<Received>,
+    /// With the time each came.
+    incoming: VecDeque<(Received, Time)>,
     await_buffer: VecDeque<u16>,
     await_fetch: VecDeque<u16>,
     await_send: VecDeque<u16>,
@@ -264,7 +272,7 @@ impl Qpair {
             cx.verbs.repost(received);
             return self.fail(cx, Fault::QueueOverrun);
         }
-        self.incoming.push_back(received);
+        self.incoming.push_back((received, cx.now));
         self.advance(cx);
     }
 
@@ -287,7 +295,7 @@ impl Qpair {
             return;
         }
         self.fault = Some(fault);
-        for received in mem::take(&mut self.incoming) {
+        for (received, _) in mem::take(&mut self.incoming) {
             cx.verbs.repost(received);
         }
         self.await_buffer.clear();
@@ -423,7 +431,7 @@ impl Qpair {
             self.start(cx);
         }
         if !self.await_send.is_empty() {
-            self.respond(cx.verbs);
+            self.respond(cx);
         }
     }
 

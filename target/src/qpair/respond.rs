@@ -1,25 +1,25 @@
 //! The end of a command: its answer, and the slot it gives back.
 use std::mem;
 
-use ironside_common::nvme::{Command, Completion, Status};
+use ironside_common::nvme::{Command, Completion, IoOpcode, Status};
 use ironside_common::verbs::{Kind, TargetVerbs};
 
-use super::Qpair;
-use super::phase::{Phase, Reply};
+use super::phase::{Counted, Phase, Reply};
+use super::{CommandKind, Context, Qpair, Role};
 
 impl Qpair {
     /// Step 6. The answer is known: it goes out at once, unless others wait for the send queue.
-    pub(super) fn reply(&mut self, verbs: &mut impl TargetVerbs, slot: u16, reply: Reply) {
+    pub(super) fn reply<V: TargetVerbs, S>(&mut self, cx: &mut Context<'_, V, S>, slot: u16, reply: Reply) {
         if self.await_send.is_empty() && self.send_credits >= reply.cost() {
-            return self.post(verbs, slot, reply);
+            return self.post(cx, slot, reply);
         }
         self.enter(slot, Phase::AwaitSend(reply));
         self.await_send.push_back(slot);
     }
 
-    pub(super) fn refuse(
+    pub(super) fn refuse<V: TargetVerbs, S>(
         &mut self,
-        verbs: &mut impl TargetVerbs,
+        cx: &mut Context<'_, V, S>,
         slot: u16,
         command: &Command,
         invalidate: Option<u32>,
@@ -28,15 +28,26 @@ impl Qpair {
         let cid = command.cid.get();
         self.count().failed(cid, status, command.nsid.get());
         self.errors.note(status);
-        self.reply(
-            verbs,
-            slot,
-            Reply { cid, status, result: 0, data: None, _lease: None, in_place: None, invalidate },
-        );
+        if let Role::Io(namespaces) = &self.role
+            && let Some(namespace) = namespaces.iter().find(|one| one.nsid == command.nsid.get())
+        {
+            namespace.usage.failed(CommandKind::of_opcode(IoOpcode(command.opcode)));
+        }
+        let reply = Reply {
+            cid,
+            status,
+            result: 0,
+            data: None,
+            _lease: None,
+            counted: None,
+            in_place: None,
+            invalidate,
+        };
+        self.reply(cx, slot, reply);
     }
 
     /// Step 7. Post what waited.
-    pub(super) fn respond(&mut self, verbs: &mut impl TargetVerbs) {
+    pub(super) fn respond<V: TargetVerbs, S>(&mut self, cx: &mut Context<'_, V, S>) {
         while let Some(&slot) = self.await_send.front() {
             let Phase::AwaitSend(reply) = &self.slots[usize::from(slot)].phase else {
                 unreachable!("only replies wait for the send queue");
@@ -46,16 +57,25 @@ impl Qpair {
             }
             self.await_send.pop_front();
             let Phase::AwaitSend(reply) = self.leave(slot) else { unreachable!("just seen") };
-            self.post(verbs, slot, reply);
+            self.post(cx, slot, reply);
         }
     }
 
     /// Posts the response. The receive the host will need next has been posted before.
-    fn post(&mut self, verbs: &mut impl TargetVerbs, slot: u16, reply: Reply) {
+    fn post<V: TargetVerbs, S>(&mut self, cx: &mut Context<'_, V, S>, slot: u16, reply: Reply) {
+        if let Some(Counted { namespace, kind, bytes }) = &reply.counted {
+            if reply.status.is_success() {
+                let arrived = self.slots[usize::from(slot)].arrived;
+                let nanos = cx.now.as_nanos().saturating_sub(arrived.as_nanos());
+                namespace.usage.succeeded(*kind, *bytes, nanos);
+            } else {
+                namespace.usage.failed(*kind);
+            }
+        }
         self.send_credits -= reply.cost();
         let sqhd = self.advance_sqhd();
         let completion = Completion::new(reply.result, sqhd, self.sqid, reply.cid, reply.status);
-        verbs.post_respond(
+        cx.verbs.post_respond(
             self.handle,
             self.token(Kind::Respond, slot),
             reply.data,

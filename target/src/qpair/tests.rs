@@ -238,6 +238,7 @@ impl World {
             read_only: false,
             shared: false,
             limited: prng.chance(40),
+            usage: Rc::default(),
         };
         qpair.connected(Role::Io(Rc::new([Rc::new(namespace)])), 1, Some(depth + 1));
         let disk = Disk {
@@ -250,8 +251,8 @@ impl World {
             turns: Vec::new(),
             cancelled: Vec::new(),
         };
-        let fails = prng.below(30);
         Self {
+            fails: prng.below(30),
             prng,
             network,
             target,
@@ -265,7 +266,6 @@ impl World {
             depth,
             send_queue,
             reads,
-            fails,
             outstanding: BTreeMap::new(),
             sent: 0,
             host_sends: 0,
@@ -285,6 +285,7 @@ impl World {
             memory: &self.memory,
             buffers: u32::MAX,
             offered: None,
+            now: Time::ZERO,
         };
         act(&mut self.qpair, &mut cx);
     }
