@@ -8,7 +8,7 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-from conformance import INVALID_NAMESPACE, expect, read, write
+from conformance import INVALID_NAMESPACE, LBA_RANGE, expect, read, write
 from peer import target as targets
 from peer.nvme import Host, succeed
 
@@ -97,6 +97,17 @@ def test_from_nothing_to_a_host_at_work(program):
             groups = one.rpc("nvmf_get_stats")["poll_groups"]
             assert len(groups) == 2 and sum(group["current_io_qpairs"] for group in groups) == len(connected.io)
             assert sum(group["completed_nvme_io"] for group in groups) >= 2
+            used = one.rpc("bdev_get_iostat", "--names", "Malloc0")
+            (bdev,) = used["bdevs"]
+            assert (bdev["name"], bdev["bytes_read"], bdev["bytes_written"]) == ("Malloc0", 8192, 8192)
+            assert (bdev["num_read_ops"], bdev["num_write_ops"], bdev["num_unmap_ops"]) == (1, 1, 0)
+            assert bdev["min_write_latency_ticks"] == bdev["max_write_latency_ticks"] == bdev["write_latency_ticks"]
+            assert 0 < bdev["write_latency_ticks"] < used["ticks"] and bdev["io_error"] == {}
+            expect(read(connected.io[0], 1 << 40, 1), LBA_RANGE)
+            assert one.rpc("bdev_get_iostat")["bdevs"][0]["io_error"] == {"failed": 1}
+            channels = one.rpc("bdev_get_iostat", "--names", "Malloc0", "-c")["channels"]
+            assert [channel["thread_id"] for channel in channels] == [0, 1]
+            assert sum(channel["num_read_ops"] for channel in channels) == 1
         assert one.subsystem()["namespaces"][0]["uuid"] == one.rpc("bdev_get_bdevs", "-b", "Malloc0")[0]["uuid"]
 
 
@@ -158,6 +169,8 @@ def test_refusals_are_told(program):
             (("nvmf_create_subsystem", NQN), -32602, "already"),
             (("nvmf_delete_subsystem", "nqn.2014-08.org.example:none"), -32602, "no subsystem"),
             (("bdev_get_bdevs", "-b", "None0"), -19, "None0"),
+            (("bdev_get_iostat", "--names", "None0"), -19, "None0"),
+            (("bdev_get_iostat", "--reset-mode", "all"), -32602, "reset_mode"),
             (("bdev_aio_create", one.place / "absent", "Aio0"), -2, "missing"),
             (("bdev_malloc_create", 1, 520), -22, "whole blocks"),
             (("bdev_malloc_create", 64, 512, "-m", 8), -32602, "md_size"),

@@ -60,6 +60,11 @@ pub(super) fn all(served: &Served) -> Vec<There<'_>> {
     named.chain(described).collect()
 }
 
+/// The name and the UUID of each.
+pub(super) fn names(served: &Served) -> Vec<(String, Uuid)> {
+    all(served).into_iter().map(|one| (one.name, one.uuid)).collect()
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GetBdevs {

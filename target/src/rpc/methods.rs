@@ -2,7 +2,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    RpcError, Subject, bdevs, configuration, hosts, listeners, namespaces, status, subsystems, transports,
+    RpcError, Subject, bdevs, configuration, hosts, iostat, listeners, namespaces, status, subsystems,
+    transports,
 };
 use crate::control::draft::Draft;
 
@@ -18,11 +19,12 @@ pub(super) enum Method {
 use Method::{Edit, Look};
 
 /// By name.
-const METHODS: [(&str, Method); 45] = [
+const METHODS: [(&str, Method); 46] = [
     ("bdev_aio_create", Edit(bdevs::aio_create)),
     ("bdev_aio_delete", Edit(bdevs::file_delete)),
     ("bdev_aio_rescan", Look(bdevs::rescan)),
     ("bdev_get_bdevs", Look(bdevs::get_bdevs)),
+    ("bdev_get_iostat", Look(iostat::get_iostat)),
     ("bdev_malloc_create", Edit(bdevs::malloc_create)),
     ("bdev_malloc_delete", Edit(bdevs::malloc_delete)),
     ("bdev_null_create", Edit(bdevs::null_create)),

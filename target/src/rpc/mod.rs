@@ -7,6 +7,7 @@ mod configuration;
 mod error;
 mod frame;
 mod hosts;
+mod iostat;
 mod listeners;
 mod methods;
 mod namespaces;

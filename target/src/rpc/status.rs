@@ -9,7 +9,7 @@ use super::{RpcError, Subject, addresses, subsystems};
 use crate::poll_group::{QueueReport, Survey};
 
 /// Ticks of a second in what is reported: nanoseconds.
-const TICK_RATE: u64 = 1_000_000_000;
+pub(super) const TICK_RATE: u64 = 1_000_000_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

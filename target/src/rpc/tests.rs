@@ -186,6 +186,10 @@ fn refusals_have_the_codes_of_spdk() {
             "RDMA",
         ),
         ("bdev_get_bdevs", json!({ "name": "M" }), -19, "no bdev M"),
+        ("bdev_get_iostat", json!({ "names": ["M"] }), -19, "no bdev M"),
+        ("bdev_get_iostat", json!({ "name": "M", "names": ["M"] }), -22, "not both"),
+        ("bdev_get_iostat", json!({ "per_channel": true, "names": [] }), -22, "one bdev"),
+        ("bdev_get_iostat", json!({ "reset_mode": "all" }), -32602, "only ever grows"),
         ("bdev_malloc_create", json!({ "num_blocks": 3, "block_size": 512 }), -22, "whole blocks"),
         ("bdev_malloc_create", json!({ "num_blocks": u64::MAX, "block_size": 4096 }), -22, "whole blocks"),
         (
