@@ -3,16 +3,17 @@ use crate::Breach;
 use crate::source::{Source, Token, closing};
 
 /// Each module of `common`, and the modules of `common` it may name.
-const COMMON: [(&str, &[&str]); 10] = [
+const COMMON: [(&str, &[&str]); 11] = [
     ("auth", &["nvme"]),
     ("size", &[]),
     ("time", &[]),
+    ("unix_socket", &[]),
     ("identity", &["nvme"]),
     ("verbs", &["time"]),
     ("nvme", &["time", "verbs"]),
     ("iwarp", &["time", "verbs"]),
     ("memory", &["verbs"]),
-    ("provider", &["iwarp", "memory", "reactor", "time", "verbs"]),
+    ("provider", &["iwarp", "memory", "reactor", "time", "unix_socket", "verbs"]),
     ("reactor", &["memory", "time", "verbs"]),
 ];
 
