@@ -182,7 +182,8 @@ impl<C: Carrier> HostReactor<C> {
         let pool = Pool::new(&memory, classes).map_err(AttachError::Memory)?;
         let mut carrier = carrier(options, &memory)?;
         let addresses = options.addresses();
-        let paths = Paths::new(&options.host, &addresses, options.policy, &memory);
+        let host = HostOptions { marks: uuid::Uuid::new_v4(), ..options.host.clone() };
+        let paths = Paths::new(&host, &addresses, options.policy, &memory);
         let mut paths = paths.map_err(AttachError::Memory)?;
         let now = clock::now();
         paths.start(&mut carrier, now);

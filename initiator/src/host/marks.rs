@@ -24,9 +24,9 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Those of a host: two hosts do not take the data of one for the mark of the other.
-    pub(super) fn new(host_id: Uuid) -> Self {
-        Self { next: host_id.as_u128().rotate_left(64) }
+    /// Those which begin with `first`, another one for each controller: nobody takes the data of one for the mark of another.
+    pub(super) fn new(first: Uuid) -> Self {
+        Self { next: first.as_u128().rotate_left(64) }
     }
 
     /// Marks the memory of a read.

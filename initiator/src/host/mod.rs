@@ -243,7 +243,7 @@ impl Host {
             namespaces: Vec::new(),
             access: Vec::new(),
             requests: Requests::new(options.requests, commands, options.one_of_many, options.one_of_cores),
-            marks: Marks::new(options.host_id),
+            marks: Marks::new(options.marks),
             reconnect: Reconnect::new(policy),
             jobs: 0,
             closing: false,

@@ -37,6 +37,9 @@ pub struct HostOptions {
     pub role: Role,
     pub host_nqn: Nqn,
     pub host_id: uuid::Uuid,
+    /// With what the marks in the memory of reads begin: another for each run and core of a host, so that what one of them
+    /// left anywhere is not taken for the mark of another.
+    pub marks: uuid::Uuid,
     /// What to authenticate by, if the controller asks for it. With a secret of the controller, it has to.
     pub keys: Option<Arc<Keys>>,
     pub nr_io_queues: u16,
@@ -96,6 +99,7 @@ impl HostOptions {
             role: Role::Io,
             host_nqn,
             host_id,
+            marks: host_id,
             keys: None,
             nr_io_queues: 1,
             queue_size: 128,

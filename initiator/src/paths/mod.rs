@@ -24,6 +24,7 @@ use ironside_common::memory::Memory;
 use ironside_common::nvme::log_page::AnaState;
 use ironside_common::time::Time;
 use ironside_common::verbs::{Address, CmEvent, Connections, Event, HostVerbs, QpHandle};
+use uuid::Uuid;
 
 use self::parked::Parked;
 pub use self::policy::Policy;
@@ -117,8 +118,9 @@ impl Paths {
     ) -> io::Result<Self> {
         assert!((1..=PATHS_MAX).contains(&addresses.len()), "addresses are counted where they come from");
         let one_of_many = addresses.len() > 1;
-        let path = |&address: &Address| {
-            let options = HostOptions { address, one_of_many, ..options.clone() };
+        let path = |(index, &address): (u128, &Address)| {
+            let marks = Uuid::from_u128(options.marks.as_u128().wrapping_add(index));
+            let options = HostOptions { address, one_of_many, marks, ..options.clone() };
             Ok(Path {
                 host: Host::new(options, Rc::clone(memory))?,
                 namespaces: Vec::new(),
@@ -131,7 +133,7 @@ impl Paths {
         };
         let room = if one_of_many { options.requests as usize } else { 0 };
         Ok(Self {
-            paths: addresses.iter().map(path).collect::<io::Result<_>>()?,
+            paths: (0..).zip(addresses).map(path).collect::<io::Result<_>>()?,
             policy,
             namespaces: Vec::new(),
             pending: (0..room).map(|_| None).collect(),
