@@ -127,11 +127,11 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         let listener = Listener::bind(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o117, 0);
-        assert!(matches!(Listener::bind(&path), Err(ListenError::InUse(_))));
+        assert!(matches!(Listener::bind(&path), Err(PlaceError::InUse(_))));
         drop(listener);
         assert!(!path.exists());
         fs::write(&path, "precious").unwrap();
-        assert!(matches!(Listener::bind(&path), Err(ListenError::NoSocket(_))));
+        assert!(matches!(Listener::bind(&path), Err(PlaceError::NoSocket(_))));
         assert_eq!(fs::read(&path).unwrap(), b"precious");
     }
 
