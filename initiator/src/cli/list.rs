@@ -64,7 +64,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
 }
 
 /// How an attachment is; nothing if it is left half made, or nothing is left of it that anybody uses.
-fn look(entry: &Entry) -> Option<Status> {
+pub(super) fn look(entry: &Entry) -> Option<Status> {
     let attachment = entry.attachment.clone()?;
     let without = |state: &str, reason: String| {
         let (state, reason) = (state.into(), Some(reason));
@@ -127,7 +127,7 @@ fn path_in_words(path: &PathCondition) -> String {
     text
 }
 
-fn address(address: Address) -> String {
+pub(super) fn address(address: Address) -> String {
     match address.socket() {
         Some(address) => format!("traddr={},trsvcid={}", address.ip(), address.port()),
         None => format!("traddr={address}"),

@@ -13,11 +13,13 @@ mod error_log;
 mod gen_dhchap_key;
 mod get_feature;
 mod get_log;
+mod hostnqn;
 mod id_ctrl;
 mod id_ns;
 mod identify;
 mod inquiry;
 mod list;
+mod list_subsys;
 mod log;
 mod log_page;
 mod man;
@@ -58,6 +60,7 @@ enum Command {
     Recover(recover::Arguments),
     Rekey(rekey::Arguments),
     List(list::Arguments),
+    ListSubsys(list_subsys::Arguments),
     Doctor(doctor::Arguments),
     IdCtrl(id_ctrl::Arguments),
     IdNs(id_ns::Arguments),
@@ -72,6 +75,8 @@ enum Command {
     ResvRelease(reserve::Release),
     ResvReport(resv_report::Arguments),
     ResvNotifLog(resv_notif_log::Arguments),
+    ShowHostnqn(hostnqn::Show),
+    GenHostnqn(hostnqn::Generate),
     GenDhchapKey(gen_dhchap_key::Arguments),
     CheckDhchapKey(gen_dhchap_key::CheckArguments),
     Completions(completions::Arguments),
@@ -94,6 +99,7 @@ impl Cli {
             Command::Recover(arguments) => recover::run(&arguments),
             Command::Rekey(arguments) => rekey::run(&arguments),
             Command::List(arguments) => list::run(&arguments),
+            Command::ListSubsys(arguments) => list_subsys::run(&arguments),
             Command::Doctor(arguments) => doctor::run(&arguments),
             Command::IdCtrl(arguments) => id_ctrl::run(&arguments),
             Command::IdNs(arguments) => id_ns::run(&arguments),
@@ -108,6 +114,8 @@ impl Cli {
             Command::ResvRelease(arguments) => reserve::release(&arguments),
             Command::ResvReport(arguments) => resv_report::run(&arguments),
             Command::ResvNotifLog(arguments) => resv_notif_log::run(&arguments),
+            Command::ShowHostnqn(arguments) => hostnqn::show(&arguments),
+            Command::GenHostnqn(arguments) => hostnqn::generate(&arguments),
             Command::GenDhchapKey(arguments) => gen_dhchap_key::run(&arguments),
             Command::CheckDhchapKey(arguments) => gen_dhchap_key::check(&arguments),
             Command::Completions(arguments) => completions::run(&arguments),
@@ -143,6 +151,10 @@ mod tests {
             "ironside doctor -a 127.0.0.1 -s 4420 --provider iwarp -o json",
             "ironside disconnect -n nqn.2026-11.org.example:a",
             "ironside disconnect -d /dev/loop0 --force",
+            "ironside list-subsys -o json",
+            "ironside list-subsys /dev/loop0",
+            "ironside show-hostnqn",
+            "ironside gen-hostnqn",
             "ironside recover vol0 -o json",
             "ironside recover",
             "ironside rekey vol0 -o json",
