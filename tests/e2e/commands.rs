@@ -65,3 +65,41 @@ fn logs_and_features_are_read_of_a_device_and_of_a_target() {
         assert_eq!(all.get("feature: 0x08"), None, "interrupts are none of fabrics' business");
     }
 }
+
+#[test]
+fn whatever_a_target_offers_is_attached_and_detached() {
+    let place = tempfile::tempdir().unwrap();
+    let namespaces = ["one", "two"].map(|name| format!("{},size=8MiB", place.path().join(name).display()));
+    let target = Target::serve(place.path(), &namespaces.each_ref().map(String::as_str));
+    let initiator = Initiator::new(place.path());
+    let port = target.port.to_string();
+    let connect_all = || -> Vec<(Value, Value)> {
+        let words = ["connect-all", "-a", "127.0.0.1", "-s", &port, "--via", "nbd", "-o", "json"];
+        let attached: Value = serde_json::from_str(&initiator.succeed(&words)).unwrap();
+        let attached = attached.as_array().unwrap().iter();
+        attached.map(|one| (one["SubsystemNQN"].clone(), one["NameSpace"].clone())).collect()
+    };
+    let nqn = Value::from(target.nqn.clone());
+    assert_eq!(connect_all(), [(nqn.clone(), json!(1)), (nqn.clone(), json!(2))]);
+    assert_eq!(connect_all(), [], "it is attached already");
+
+    let hosts: Value = serde_json::from_str(&initiator.succeed(&["list-subsys", "-o", "json"])).unwrap();
+    let subsystems = hosts[0]["Subsystems"].as_array().unwrap();
+    assert_eq!((subsystems.len(), &subsystems[0]["NQN"]), (1, &nqn));
+    let paths = subsystems[0]["Paths"].as_array().unwrap();
+    assert_eq!(
+        (paths.len(), &paths[1]["State"], &paths[1]["Transport"]),
+        (2, &json!("live"), &json!("rdma"))
+    );
+    let text = initiator.succeed(&["list-subsys"]);
+    let path = format!(" rdma traddr=127.0.0.1,trsvcid={port} live");
+    assert!(text.contains(&format!(" - NQN={}\n", target.nqn)) && text.matches(&path).count() == 2, "{text}");
+    let host = initiator.succeed(&["show-hostnqn"]);
+    assert!(text.contains(&format!("hostnqn={host}")), "{text}{host}");
+
+    assert_eq!(initiator.succeed(&["disconnect-all"]).matches(" disconnected\n").count(), 2);
+    assert_eq!((initiator.list(), connect_all().len()), (Vec::new(), 2));
+    assert!(initiator.succeed(&["disconnect-all", "-o", "json"]).contains("Disconnected"));
+    assert_eq!(initiator.succeed(&["list-subsys", "-o", "json"]), "[]\n");
+    assert_ne!(initiator.succeed(&["gen-hostnqn"]), initiator.succeed(&["gen-hostnqn"]));
+}

@@ -9,7 +9,7 @@ use clap::Args;
 use ironside_common::nvme::Nqn;
 use ironside_common::reactor::Poll;
 use ironside_common::size::Size;
-use serde_json::json;
+use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::arguments::{Format, Output, Target};
@@ -36,6 +36,15 @@ pub(super) struct Arguments {
     /// The namespace; the only one there is unless given
     #[arg(long, value_name = "NSID")]
     nsid: Option<u32>,
+    #[command(flatten)]
+    how: How,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// How something is attached, whatever it is.
+#[derive(Args, Debug)]
+pub(super) struct How {
     /// How the volume is offered to this machine
     #[arg(long, value_name = "WAY", default_value = "auto")]
     via: Via,
@@ -83,18 +92,28 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "WAY", default_value = "auto")]
     registration: Registration,
     #[command(flatten)]
-    secrets: Secrets,
-    #[command(flatten)]
-    output: Output,
+    pub(super) secrets: Secrets,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let mut specification = specification(arguments)?;
-    let given = arguments.secrets.given(&specification.options())?;
+    let Arguments { target, nqn, nsid, how, output } = arguments;
+    print(&attach(target, *nqn, *nsid, how)?, output.output_format);
+    Ok(())
+}
+
+/// Attaches a namespace of the subsystem of this name: the one named, or the only one.
+pub(super) fn attach(
+    target: &Target,
+    nqn: Nqn,
+    nsid: Option<u32>,
+    how: &How,
+) -> Result<Attachment, CliError> {
+    let mut specification = specification(target, nqn, nsid, how)?;
+    let given = how.secrets.given(&specification.options())?;
     specification.secrets = given.source();
     // What is wrong with them is said here rather than by a process in the background.
     given.source().keys(&given)?;
-    let take_over = match arguments.duplicate_connect {
+    let take_over = match how.duplicate_connect {
         false => look_for_the_same(&mut specification)?,
         true => None,
     };
@@ -103,9 +122,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
             "ironside: IRONSIDE_LOG is ignored: {wanted:?} is no filter; write for instance ironside_initiator=debug"
         );
     }
-    let attachment = start(&Order { specification, given, take_over })?;
-    print(&attachment, arguments.output.output_format);
-    Ok(())
+    start(&Order { specification, given, take_over })
 }
 
 /// Says what is attached now.
@@ -128,63 +145,68 @@ pub(super) fn print(attachment: &Attachment, format: Format) {
                 );
             }
         }
-        Format::Json => table::print_json(&json!({
-            "DevicePath": attachment.device,
-            "Name": attachment.name,
-            "NameSpace": attachment.nsid,
-            "SubsystemNQN": attachment.specification.nqn.as_str(),
-            "PhysicalSize": attachment.volume.size,
-            "SectorSize": attachment.volume.block_size,
-            "Via": attachment.via,
-            "Reason": attachment.reason,
-            "Carrier": attachment.carried,
-            "Process": attachment.pid,
-        })),
+        Format::Json => table::print_json(&json_of(attachment)),
     }
 }
 
-fn specification(arguments: &Arguments) -> Result<Specification, CliError> {
-    let mut addresses = arguments.target.addresses()?;
-    let options = arguments.target.options_at(addresses.remove(0), arguments.nqn)?;
+/// An attachment as programs are told of it.
+pub(super) fn json_of(attachment: &Attachment) -> Value {
+    json!({
+        "DevicePath": attachment.device,
+        "Name": attachment.name,
+        "NameSpace": attachment.nsid,
+        "SubsystemNQN": attachment.specification.nqn.as_str(),
+        "PhysicalSize": attachment.volume.size,
+        "SectorSize": attachment.volume.block_size,
+        "Via": attachment.via,
+        "Reason": attachment.reason,
+        "Carrier": attachment.carried,
+        "Process": attachment.pid,
+    })
+}
+
+fn specification(target: &Target, nqn: Nqn, nsid: Option<u32>, how: &How) -> Result<Specification, CliError> {
+    let mut addresses = target.addresses()?;
+    let options = target.options_at(addresses.remove(0), nqn)?;
     let specification = Specification {
         address: options.address,
         more_addresses: addresses,
-        iopolicy: arguments.iopolicy,
+        iopolicy: how.iopolicy,
         nqn: options.nqn,
         host_nqn: options.host_nqn,
         host_id: options.host_id,
-        crc: arguments.target.crc,
-        poll: arguments.poll,
-        provider: arguments.target.provider,
-        registration: arguments.registration,
-        nsid: arguments.nsid,
-        via: arguments.via,
-        read_only: arguments.read_only,
-        nr_io_queues: arguments.nr_io_queues,
-        queue_size: arguments.queue_size,
-        keep_alive_tmo: Duration::from_secs(arguments.keep_alive_tmo.into()),
-        reconnect_delay: Duration::from_secs(arguments.reconnect_delay.into()),
-        ctrl_loss_tmo: u64::try_from(arguments.ctrl_loss_tmo).ok().map(Duration::from_secs),
-        fast_io_fail_tmo: u64::try_from(arguments.fast_io_fail_tmo).ok().map(Duration::from_secs),
-        disable_sqflow: arguments.disable_sqflow,
-        cores: Some(arguments.cores.to_string()),
-        nr_poll_queues: arguments.nr_poll_queues,
+        crc: target.crc,
+        poll: how.poll,
+        provider: target.provider,
+        registration: how.registration,
+        nsid,
+        via: how.via,
+        read_only: how.read_only,
+        nr_io_queues: how.nr_io_queues,
+        queue_size: how.queue_size,
+        keep_alive_tmo: Duration::from_secs(how.keep_alive_tmo.into()),
+        reconnect_delay: Duration::from_secs(how.reconnect_delay.into()),
+        ctrl_loss_tmo: u64::try_from(how.ctrl_loss_tmo).ok().map(Duration::from_secs),
+        fast_io_fail_tmo: u64::try_from(how.fast_io_fail_tmo).ok().map(Duration::from_secs),
+        disable_sqflow: how.disable_sqflow,
+        cores: Some(how.cores.to_string()),
+        nr_poll_queues: how.nr_poll_queues,
         secrets: Source::default(),
     };
     // What makes no sense is said here rather than by a process in the background.
     specification.options().check()?;
-    check_cores(arguments)?;
+    check_cores(how)?;
     Ok(specification)
 }
 
-fn check_cores(arguments: &Arguments) -> Result<(), CliError> {
-    let cores = arguments.cores.0.len();
+fn check_cores(how: &How) -> Result<(), CliError> {
+    let cores = how.cores.0.len();
     let there = thread::available_parallelism().map_or(usize::MAX, NonZeroUsize::get);
     if cores > there {
         return Err(CliError::TooManyCores { cores, there });
     }
-    if arguments.nr_poll_queues > cores {
-        return Err(CliError::PollQueues { wanted: arguments.nr_poll_queues, cores });
+    if how.nr_poll_queues > cores {
+        return Err(CliError::PollQueues { wanted: how.nr_poll_queues, cores });
     }
     Ok(())
 }

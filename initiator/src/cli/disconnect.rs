@@ -38,6 +38,43 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long one may take that is told to whatever the state of things.
 const FORCED_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Detach everything
+///
+/// Whatever is mounted or open stays attached, unless forced.
+#[derive(Args, Debug)]
+pub(super) struct AllArguments {
+    /// Even what is in use: what is not written yet is lost
+    #[arg(short = 'f', long)]
+    force: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Everything is tried; the first failure of several is the outcome.
+pub(super) fn run_all(arguments: &AllArguments) -> Result<(), CliError> {
+    let (mut names, mut failures) = (Vec::new(), Vec::new());
+    for entry in Directory::open()?.entries()? {
+        let name = entry.name();
+        match end(entry, arguments.force) {
+            Ok(()) => names.push(name),
+            Err(error) => failures.push(error),
+        }
+    }
+    match arguments.output.output_format {
+        Format::Json => table::print_json(&json!({ "Disconnected": names })),
+        Format::Normal => names.iter().for_each(|name| println!("{name} disconnected")),
+    }
+    first_of(failures)
+}
+
+/// The first failure; the others are told right away.
+pub(super) fn first_of(failures: Vec<CliError>) -> Result<(), CliError> {
+    let mut failures = failures.into_iter();
+    let Some(first) = failures.next() else { return Ok(()) };
+    failures.for_each(|error| eprintln!("ironside: {error}"));
+    Err(first)
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let word = arguments.device.as_deref().or(arguments.name.as_deref());
     let is_meant = |entry: &Entry| match (&entry.attachment, word) {

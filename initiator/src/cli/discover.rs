@@ -20,13 +20,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let options = arguments.target.options(Nqn::discovery())?;
-    let Target { crc, provider, .. } = arguments.target;
-    let attach = AttachOptions { crc, provider, ..AttachOptions::new(options.clone()) };
-    let options = Box::new(options);
-    let Description { discovered: DiscoveryLog { generation, entries }, carried, .. } =
-        attach::discover(attach).map_err(|source| CliError::Attach { options, source })?;
-    Target::remark(&carried);
+    let DiscoveryLog { generation, entries } = read(&arguments.target)?;
     match arguments.output.output_format {
         Format::Normal => {
             println!("\nDiscovery Log Number of Records {}, Generation counter {generation}", entries.len());
@@ -55,6 +49,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         }
     }
     Ok(())
+}
+
+/// The discovery log of this target.
+pub(super) fn read(target: &Target) -> Result<DiscoveryLog, CliError> {
+    let options = target.options(Nqn::discovery())?;
+    let &Target { crc, provider, .. } = target;
+    let attach = AttachOptions { crc, provider, ..AttachOptions::new(options.clone()) };
+    let options = Box::new(options);
+    let Description { discovered, carried, .. } =
+        attach::discover(attach).map_err(|source| CliError::Attach { options, source })?;
+    Target::remark(&carried);
+    Ok(discovered)
 }
 
 fn text(name: &str, value: &Value) -> String {

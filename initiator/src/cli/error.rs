@@ -91,6 +91,10 @@ pub enum CliError {
     NoAnswer { name: String, source: io::Error },
     #[error("{name} did not authenticate again: {why}")]
     NotRekeyed { name: String, why: String },
+    #[error("no address (-a) is given, and no discovery controller over RDMA is in /etc/nvme/discovery.conf")]
+    NowhereToDiscover,
+    #[error("/etc/nvme/discovery.conf, line {number}: {message}")]
+    DiscoveryLine { number: usize, message: String },
     #[error("a log page is read in double words: its length is no multiple of 4, or 0")]
     LogLength,
     #[error(
@@ -159,6 +163,8 @@ impl CliError {
             | Self::TooManyAddresses
             | Self::KeyLength { .. }
             | Self::LogLength
+            | Self::NowhereToDiscover
+            | Self::DiscoveryLine { .. }
             | Self::Select(_)
             | Self::LogSpecific(_)
             | Self::Identity(_)

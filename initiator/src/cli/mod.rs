@@ -4,6 +4,7 @@ mod arguments;
 pub mod attachment;
 mod completions;
 mod connect;
+mod connect_all;
 mod daemon;
 mod disconnect;
 mod discover;
@@ -56,7 +57,9 @@ enum Command {
     Discover(discover::Arguments),
     #[command(visible_alias = "attach")]
     Connect(connect::Arguments),
+    ConnectAll(connect_all::Arguments),
     Disconnect(disconnect::Arguments),
+    DisconnectAll(disconnect::AllArguments),
     Recover(recover::Arguments),
     Rekey(rekey::Arguments),
     List(list::Arguments),
@@ -95,6 +98,8 @@ impl Cli {
         match self.command {
             Command::Discover(arguments) => discover::run(&arguments),
             Command::Connect(arguments) => connect::run(&arguments),
+            Command::ConnectAll(arguments) => connect_all::run(&arguments),
+            Command::DisconnectAll(arguments) => disconnect::run_all(&arguments),
             Command::Disconnect(arguments) => disconnect::run(&arguments),
             Command::Recover(arguments) => recover::run(&arguments),
             Command::Rekey(arguments) => rekey::run(&arguments),
@@ -151,6 +156,9 @@ mod tests {
             "ironside doctor -a 127.0.0.1 -s 4420 --provider iwarp -o json",
             "ironside disconnect -n nqn.2026-11.org.example:a",
             "ironside disconnect -d /dev/loop0 --force",
+            "ironside connect-all -t rdma -a 192.0.2.1 -s 4420 --via nbd -i 2 -o json",
+            "ironside connect-all",
+            "ironside disconnect-all --force",
             "ironside list-subsys -o json",
             "ironside list-subsys /dev/loop0",
             "ironside show-hostnqn",
