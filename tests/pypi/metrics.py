@@ -84,6 +84,12 @@ def test_metrics_count_what_happened(program):
             assert one.sum("errors_total", **mine, status="0/80") == one.sum("failed_commands_total", **mine) == 2
             assert one.sum("media_errors_total") == 0
             namespace = {"subsystem": NQN, "nsid": "1"}
+            for operation, count in (("read", 2), ("write", 2), ("flush", 0)):
+                assert one.sum("command_duration_seconds_count", operation=operation) == count
+                for bound, least in (("+Inf", count), ("0.000001024", 0)):
+                    assert least <= one.sum("command_duration_seconds_bucket", operation=operation, le=bound) <= count
+            # The data of a write has to be fetched first: that is never done in one turn.
+            assert 0 < one.sum("command_duration_seconds_sum", operation="write") < 60
             for operation, commands, failed, moved in (("read", 4, 2, 2 * 2048), ("write", 2, 0, 2 * 8192), ("other", 0, 0, 0)):
                 told = [
                     one.sum(f"namespace_{number}_total", **namespace, operation=operation)

@@ -38,6 +38,7 @@ pub(super) fn render(surveys: &[Survey]) -> String {
     reactors(&mut page, surveys);
     tallies(&mut page, surveys);
     used(&mut page, surveys);
+    latencies(&mut page, surveys);
     adapters::write(&mut page.0);
     page.0
 }
@@ -202,6 +203,23 @@ fn used(page: &mut Page, surveys: &[Survey]) {
                 );
                 page.value(name, &labels, number(&used[kind as usize]));
             }
+        }
+    }
+}
+
+fn latencies(page: &mut Page, surveys: &[Survey]) {
+    const NAME: &str = "command_duration_seconds";
+    let seconds = |nanos: u64| nanos as f64 / 1e9;
+    page.metric(NAME, "histogram", "From the capsule of an I/O command which succeeds to its response.");
+    for survey in surveys {
+        for (kind, times) in CommandKind::ALL.into_iter().zip(&survey.latencies) {
+            let labels = format!("reactor=\"{}\",operation=\"{}\"", survey.reactor, kind.name());
+            let buckets = times.up_to().map(|(nanos, count)| (seconds(nanos).to_string(), count));
+            for (bound, count) in buckets.chain([("+Inf".into(), times.count())]) {
+                page.value(&format!("{NAME}_bucket"), &format!("{labels},le=\"{bound}\""), count);
+            }
+            page.value(&format!("{NAME}_sum"), &labels, seconds(times.nanos));
+            page.value(&format!("{NAME}_count"), &labels, times.count());
         }
     }
 }

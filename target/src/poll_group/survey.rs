@@ -6,6 +6,7 @@ use ironside_common::verbs::{Address, Connections, TargetVerbs};
 
 use super::{NamespaceUse, PollGroup, Storage, Tally};
 use crate::catalog::Catalog;
+use crate::qpair::{CommandKind, Histogram};
 use crate::reservation::HostId;
 
 /// One reactor at one moment.
@@ -23,6 +24,8 @@ pub struct Survey {
     pub tallies: Vec<Tally>,
     /// What was done for namespaces, those included which are served no more.
     pub namespaces: Vec<NamespaceUse>,
+    /// How long I/O commands took which succeeded: of each kind, in the order of [`CommandKind::ALL`].
+    pub latencies: [Histogram; CommandKind::ALL.len()],
     /// The version in force.
     pub catalog: Option<Arc<Catalog>>,
 }
@@ -74,6 +77,7 @@ impl<V: TargetVerbs + Connections, B: Storage> PollGroup<V, B> {
             total: self.total,
             tallies: self.tallies_now(),
             namespaces: self.usages.now(),
+            latencies: self.usages.latencies(),
             catalog: Some(Arc::clone(&self.catalog)),
             ..Survey::default()
         };

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ironside_common::nvme::Nqn;
 use uuid::Uuid;
 
-use crate::qpair::{CommandKind, Usage, Used};
+use crate::qpair::{CommandKind, Histogram, Latencies, Usage, Used};
 
 /// Namespaces up to which those are remembered which are served no more.
 const REMEMBERED_MAX: usize = 1024;
@@ -22,19 +22,28 @@ pub struct NamespaceUse {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Usages(BTreeMap<(Nqn, u32, Uuid), Rc<Usage>>);
+pub(super) struct Usages {
+    known: BTreeMap<(Nqn, u32, Uuid), Rc<Usage>>,
+    latencies: Rc<Latencies>,
+}
 
 impl Usages {
     /// Where the commands of a namespace are counted.
     pub(super) fn of(&mut self, subsystem: &Nqn, nsid: u32, uuid: Uuid) -> Rc<Usage> {
-        Rc::clone(self.0.entry((*subsystem, nsid, uuid)).or_default())
+        let new = || Rc::new(Usage::new(Rc::clone(&self.latencies)));
+        Rc::clone(self.known.entry((*subsystem, nsid, uuid)).or_insert_with(new))
     }
 
     /// Before another version of the configuration: forgets what nobody counts on any more, if there is much.
     pub(super) fn make_room(&mut self) {
-        if self.0.len() >= REMEMBERED_MAX {
-            self.0.retain(|_, usage| Rc::strong_count(usage) > 1);
+        if self.known.len() >= REMEMBERED_MAX {
+            self.known.retain(|_, usage| Rc::strong_count(usage) > 1);
         }
+    }
+
+    /// How long commands took, whatever their namespace.
+    pub(super) fn latencies(&self) -> [Histogram; CommandKind::ALL.len()] {
+        self.latencies.read()
     }
 
     pub(super) fn now(&self) -> Vec<NamespaceUse> {
@@ -44,7 +53,7 @@ impl Usages {
             uuid,
             used: usage.read(),
         };
-        self.0.iter().map(one).collect()
+        self.known.iter().map(one).collect()
     }
 }
 

@@ -50,7 +50,7 @@ impl Qpair {
                         self.pairing = Pairing::Refused;
                     }
                     let key = pointer.ok().and_then(DataPointer::key_to_invalidate);
-                    self.refuse(cx, slot, &command, key, status);
+                    self.refuse(cx.verbs, slot, &command, key, status);
                 }
             }
         }

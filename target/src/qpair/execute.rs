@@ -6,7 +6,7 @@ use ironside_common::memory::{Account, Lease, Memory, Pool};
 use ironside_common::nvme::{Command, DataPointer, Status, io};
 use ironside_common::verbs::{Kind, Received, Remote, Sge, TargetVerbs, Token, Verbs};
 
-use super::phase::{Active, Counted, Execution, Phase, Reply, Work};
+use super::phase::{Active, Execution, Phase, Reply, Work};
 use super::{AdminJob, AdminReply, CommandKind, Context, Namespace, Qpair, ReservationJob, Services, copy};
 use crate::backend::{Done, Operation};
 
@@ -224,18 +224,26 @@ impl Qpair {
         lease: Option<Lease>,
     ) {
         self.count().answered(&active.work, active.cid, status);
+        if let Work::Io(namespace, request) = &active.work {
+            let nanos = cx.now.as_nanos().saturating_sub(self.slots[usize::from(slot)].arrived.as_nanos());
+            namespace.note_use(request, status, nanos);
+        }
         if !status.is_success() {
             self.errors.note(status);
         }
         self.note_end(slot, status.is(Status::ABORT_REQUESTED));
         let invalidate = active.pointer.key_to_invalidate();
         let is_in_place = data.is_some() && lease.is_none();
-        let in_place = if is_in_place { active.bytes() } else { None };
+        let in_place = active.namespace().filter(|_| is_in_place).map(Rc::clone).zip(active.bytes());
         if let Some(received) = active.message {
             cx.verbs.repost(received);
         }
-        let (cid, _lease, counted) = (active.cid, lease.filter(|_| data.is_some()), Counted::of(active.work));
-        self.reply(cx, slot, Reply { cid, status, result, data, _lease, counted, in_place, invalidate });
+        let _lease = lease.filter(|_| data.is_some());
+        self.reply(
+            cx.verbs,
+            slot,
+            Reply { cid: active.cid, status, result, data, _lease, in_place, invalidate },
+        );
     }
 }
 

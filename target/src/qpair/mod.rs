@@ -19,6 +19,7 @@ mod counts;
 mod errors;
 mod execute;
 mod fused;
+mod latency;
 mod phase;
 mod respond;
 mod restriction;
@@ -44,6 +45,7 @@ pub use self::counts::{Counts, Failure, SharedCounts};
 pub use self::errors::Errors;
 pub use self::fused::FUSED_MAX;
 use self::fused::Pairing;
+pub use self::latency::{Histogram, Latencies};
 use self::phase::{Active, Execution, Phase, Slot, Work};
 pub use self::phase::{Extent, Fault};
 use self::restriction::Restriction;
@@ -72,6 +74,19 @@ impl Namespace {
     /// So many blocks of one command in bytes. They fit: the transfer limit was checked.
     fn bytes(&self, blocks: u32) -> u32 {
         blocks << self.geometry.block_shift
+    }
+
+    /// A command is answered, so many nanoseconds after its capsule came.
+    fn note_use(&self, request: &io::Request, status: Status, nanos: u64) {
+        let kind = CommandKind::of(request);
+        if !status.is_success() {
+            return self.usage.failed(kind);
+        }
+        let bytes = match *request {
+            io::Request::Read { blocks, .. } | io::Request::Write { blocks, .. } => self.bytes(blocks),
+            _ => 0,
+        };
+        self.usage.succeeded(kind, bytes, nanos);
     }
 }
 
@@ -431,7 +446,7 @@ impl Qpair {
             self.start(cx);
         }
         if !self.await_send.is_empty() {
-            self.respond(cx);
+            self.respond(cx.verbs);
         }
     }
 

@@ -10,7 +10,6 @@ use ironside_common::verbs::{Received, Remote, Sge, Verbs};
 use uuid::Uuid;
 
 use super::execute::Room;
-use super::usage::CommandKind;
 use crate::qpair::Namespace;
 
 /// One command slot. The generation tells this use of it from the one before, in tokens still on their way.
@@ -99,7 +98,7 @@ impl Phase {
     pub(super) fn medium(&self) -> Option<usize> {
         match self {
             Self::AwaitSend(reply) | Self::Responding(reply) => {
-                reply.sends_in_place().map(|(namespace, _)| namespace.medium)
+                reply.in_place.as_ref().map(|(namespace, _)| namespace.medium)
             }
             _ => self.active().and_then(Active::medium),
         }
@@ -126,7 +125,7 @@ impl Phase {
         let at = match self {
             Self::Executing(execution) => execution.active.extent(),
             Self::AwaitSend(reply) | Self::Responding(reply) => {
-                reply.sends_in_place().map(|(namespace, bytes)| Extent::new(namespace, bytes))
+                reply.in_place.as_ref().map(|(namespace, bytes)| Extent::new(namespace, bytes))
             }
             _ => None,
         };
@@ -292,40 +291,12 @@ pub(super) struct Reply {
     pub(super) data: Option<(Sge, Remote)>,
     /// Keeps the memory of `data` until it is sent; never read.
     pub(super) _lease: Option<Lease>,
-    /// Of an I/O command: what it is counted as once it is posted.
-    pub(super) counted: Option<Counted>,
-    /// Which bytes of the namespace `data` is, where that is its medium's own memory.
-    pub(super) in_place: Option<Range<u64>>,
+    /// The namespace whose medium's own memory `data` is, and which of its bytes.
+    pub(super) in_place: Option<(Rc<Namespace>, Range<u64>)>,
     pub(super) invalidate: Option<u32>,
 }
 
-/// What the answer to an I/O command is about.
-#[derive(Debug)]
-pub(super) struct Counted {
-    pub(super) namespace: Rc<Namespace>,
-    pub(super) kind: CommandKind,
-    /// Bytes it read or wrote.
-    pub(super) bytes: u32,
-}
-
-impl Counted {
-    pub(super) fn of(work: Work) -> Option<Self> {
-        let Work::Io(namespace, request) = work else { return None };
-        let bytes = match request {
-            io::Request::Read { blocks, .. } | io::Request::Write { blocks, .. } => namespace.bytes(blocks),
-            _ => 0,
-        };
-        Some(Self { kind: CommandKind::of(&request), bytes, namespace })
-    }
-}
-
 impl Reply {
-    /// The namespace whose medium's own memory is being sent, and which of its bytes.
-    fn sends_in_place(&self) -> Option<(&Namespace, &Range<u64>)> {
-        let Counted { namespace, .. } = self.counted.as_ref()?;
-        Some((namespace, self.in_place.as_ref()?))
-    }
-
     /// Send queue entries: the response, and the data ahead of it.
     pub(super) fn cost(&self) -> u32 {
         1 + u32::from(self.data.is_some())

@@ -4,22 +4,22 @@ use std::mem;
 use ironside_common::nvme::{Command, Completion, IoOpcode, Status};
 use ironside_common::verbs::{Kind, TargetVerbs};
 
-use super::phase::{Counted, Phase, Reply};
-use super::{CommandKind, Context, Qpair, Role};
+use super::phase::{Phase, Reply};
+use super::{CommandKind, Qpair, Role};
 
 impl Qpair {
     /// Step 6. The answer is known: it goes out at once, unless others wait for the send queue.
-    pub(super) fn reply<V: TargetVerbs, S>(&mut self, cx: &mut Context<'_, V, S>, slot: u16, reply: Reply) {
+    pub(super) fn reply(&mut self, verbs: &mut impl TargetVerbs, slot: u16, reply: Reply) {
         if self.await_send.is_empty() && self.send_credits >= reply.cost() {
-            return self.post(cx, slot, reply);
+            return self.post(verbs, slot, reply);
         }
         self.enter(slot, Phase::AwaitSend(reply));
         self.await_send.push_back(slot);
     }
 
-    pub(super) fn refuse<V: TargetVerbs, S>(
+    pub(super) fn refuse(
         &mut self,
-        cx: &mut Context<'_, V, S>,
+        verbs: &mut impl TargetVerbs,
         slot: u16,
         command: &Command,
         invalidate: Option<u32>,
@@ -33,21 +33,15 @@ impl Qpair {
         {
             namespace.usage.failed(CommandKind::of_opcode(IoOpcode(command.opcode)));
         }
-        let reply = Reply {
-            cid,
-            status,
-            result: 0,
-            data: None,
-            _lease: None,
-            counted: None,
-            in_place: None,
-            invalidate,
-        };
-        self.reply(cx, slot, reply);
+        self.reply(
+            verbs,
+            slot,
+            Reply { cid, status, result: 0, data: None, _lease: None, in_place: None, invalidate },
+        );
     }
 
     /// Step 7. Post what waited.
-    pub(super) fn respond<V: TargetVerbs, S>(&mut self, cx: &mut Context<'_, V, S>) {
+    pub(super) fn respond(&mut self, verbs: &mut impl TargetVerbs) {
         while let Some(&slot) = self.await_send.front() {
             let Phase::AwaitSend(reply) = &self.slots[usize::from(slot)].phase else {
                 unreachable!("only replies wait for the send queue");
@@ -57,25 +51,16 @@ impl Qpair {
             }
             self.await_send.pop_front();
             let Phase::AwaitSend(reply) = self.leave(slot) else { unreachable!("just seen") };
-            self.post(cx, slot, reply);
+            self.post(verbs, slot, reply);
         }
     }
 
     /// Posts the response. The receive the host will need next has been posted before.
-    fn post<V: TargetVerbs, S>(&mut self, cx: &mut Context<'_, V, S>, slot: u16, reply: Reply) {
-        if let Some(Counted { namespace, kind, bytes }) = &reply.counted {
-            if reply.status.is_success() {
-                let arrived = self.slots[usize::from(slot)].arrived;
-                let nanos = cx.now.as_nanos().saturating_sub(arrived.as_nanos());
-                namespace.usage.succeeded(*kind, *bytes, nanos);
-            } else {
-                namespace.usage.failed(*kind);
-            }
-        }
+    fn post(&mut self, verbs: &mut impl TargetVerbs, slot: u16, reply: Reply) {
         self.send_credits -= reply.cost();
         let sqhd = self.advance_sqhd();
         let completion = Completion::new(reply.result, sqhd, self.sqid, reply.cid, reply.status);
-        cx.verbs.post_respond(
+        verbs.post_respond(
             self.handle,
             self.token(Kind::Respond, slot),
             reply.data,

@@ -1,9 +1,12 @@
 //! What a reactor has done for a namespace, counted where a command is answered, by the one thread which answers it: so with
 //! neither lock nor atomic. The same thread reads it, between two turns.
 use std::cell::Cell;
+use std::rc::Rc;
 
 use ironside_common::nvme::IoOpcode;
 use ironside_common::nvme::io::Request;
+
+use super::latency::Latencies;
 
 /// I/O commands as they are counted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -57,9 +60,9 @@ impl CommandKind {
     }
 }
 
-/// What was done by commands of one kind. A time is from when the capsule came to when its response was posted, in
+/// What was done by commands of one kind. A time is from when the capsule came to when its response was known, in
 /// nanoseconds, by the time which the reactor takes once a turn.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Used {
     /// Commands which succeeded.
     pub succeeded: u64,
@@ -71,44 +74,56 @@ pub struct Used {
     pub nanos: u64,
     /// The longest of these times.
     pub longest_nanos: u64,
-    /// The shortest, if there was one.
+    /// The shortest; as long as can be while there was none.
     pub shortest_nanos: u64,
+}
+
+impl Default for Used {
+    fn default() -> Self {
+        let (succeeded, failed, bytes, nanos, longest_nanos) = (0, 0, 0, 0, 0);
+        Self { succeeded, failed, bytes, nanos, longest_nanos, shortest_nanos: u64::MAX }
+    }
 }
 
 impl Used {
     /// Both taken together.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        let shortest = match (self.succeeded, other.succeeded) {
-            (_, 0) => self.shortest_nanos,
-            (0, _) => other.shortest_nanos,
-            _ => self.shortest_nanos.min(other.shortest_nanos),
-        };
         Self {
             succeeded: self.succeeded + other.succeeded,
             failed: self.failed + other.failed,
             bytes: self.bytes + other.bytes,
             nanos: self.nanos + other.nanos,
             longest_nanos: self.longest_nanos.max(other.longest_nanos),
-            shortest_nanos: shortest,
+            shortest_nanos: self.shortest_nanos.min(other.shortest_nanos),
         }
     }
 }
 
 /// What one reactor has done for one namespace.
 #[derive(Debug, Default)]
-pub struct Usage([Cell<Used>; CommandKind::ALL.len()]);
+pub struct Usage {
+    used: [Cell<Used>; CommandKind::ALL.len()],
+    /// Of all namespaces.
+    latencies: Rc<Latencies>,
+}
 
 impl Usage {
+    /// Of a namespace whose commands' times are among these.
+    pub fn new(latencies: Rc<Latencies>) -> Self {
+        Self { used: Default::default(), latencies }
+    }
+
     /// Of each kind, in the order of [`CommandKind::ALL`].
     pub fn read(&self) -> [Used; CommandKind::ALL.len()] {
-        self.0.each_ref().map(Cell::get)
+        self.used.each_ref().map(Cell::get)
     }
 
     /// A command has succeeded, which took so many nanoseconds.
     pub(super) fn succeeded(&self, kind: CommandKind, bytes: u32, nanos: u64) {
+        self.latencies.note(kind, nanos);
         self.change(kind, |used| {
-            used.shortest_nanos = if used.succeeded == 0 { nanos } else { used.shortest_nanos.min(nanos) };
+            used.shortest_nanos = used.shortest_nanos.min(nanos);
             used.longest_nanos = used.longest_nanos.max(nanos);
             used.succeeded += 1;
             used.bytes += u64::from(bytes);
@@ -127,7 +142,7 @@ impl Usage {
     }
 
     fn change(&self, kind: CommandKind, change: impl FnOnce(&mut Used)) {
-        let place = &self.0[kind as usize];
+        let place = &self.used[kind as usize];
         let mut used = place.get();
         change(&mut used);
         place.set(used);

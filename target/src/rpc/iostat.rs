@@ -95,7 +95,10 @@ fn describe(used: OfKinds) -> Map<String, Value> {
         let used = used[kind as usize];
         told.insert(format!("{name}_latency_ticks"), used.nanos.into());
         told.insert(format!("max_{name}_latency_ticks"), used.longest_nanos.into());
-        told.insert(format!("min_{name}_latency_ticks"), used.shortest_nanos.into());
+        told.insert(
+            format!("min_{name}_latency_ticks"),
+            if used.succeeded > 0 { used.shortest_nanos } else { 0 }.into(),
+        );
     }
     let failed: u64 = used.iter().map(|used| used.failed).sum();
     told.insert("io_error".into(), if failed > 0 { json!({ "failed": failed }) } else { json!({}) });
