@@ -60,12 +60,12 @@ fn limits(instructions_per_command: u64) -> LibraryBenchmarkConfig {
 }
 
 #[library_benchmark]
-#[bench::read_alone(args = (1), setup = read, config = limits(2_776))]
-#[bench::read_of_many(args = (32), setup = read, config = limits(2_341))]
-#[bench::write_alone(args = (1), setup = write, config = limits(2_523))]
-#[bench::write_of_many(args = (32), setup = write, config = limits(2_088))]
-#[bench::large_write_alone(args = (1), setup = large_write, config = limits(3_458))]
-#[bench::large_write_of_many(args = (32), setup = large_write, config = limits(3_307))]
+#[bench::read_alone(args = (1), setup = read, config = limits(2_888))]
+#[bench::read_of_many(args = (32), setup = read, config = limits(2_447))]
+#[bench::write_alone(args = (1), setup = write, config = limits(2_630))]
+#[bench::write_of_many(args = (32), setup = write, config = limits(2_189))]
+#[bench::large_write_alone(args = (1), setup = large_write, config = limits(3_554))]
+#[bench::large_write_of_many(args = (32), setup = large_write, config = limits(3_434))]
 fn serve(mut load: Load) -> Load {
     for commands in load.commands.chunks(load.at_once) {
         load.target.serve(commands, load.in_capsule);
